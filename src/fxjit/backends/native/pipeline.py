@@ -19,6 +19,7 @@ from fxjit.backends.aot import rules
 from fxjit.counters import timed
 
 from .choose.aten import leave_to_aten
+from .choose.channels_last import use_channels_last
 from .choose.products import is_faster_fused
 from .choose.profitability import overhead
 from .codegen.graph_kernels import GraphKernels
@@ -56,7 +57,7 @@ def compile_graph(
     if not (tensor_shim.ensure() and _C.program_can("run")):
         return node_by_node(gm, name, "no-executor")
     with timed("native.passes", name):
-        for run in PASSES:
+        for run in (*([use_channels_last] if name == "inference" else []), *PASSES):
             run(gm.graph)
     with timed("native.lower", name):
         low, hints = lower_graph(gm), hints_of(gm)

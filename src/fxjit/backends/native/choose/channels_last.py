@@ -1,0 +1,169 @@
+"""Channels-last images in inference graphs whose convolutions have enough work.
+
+oneDNN convolves channels-last images faster than plain ones, a convolution of one pixel by one is a single matrix product over
+their rows, and norms, activations and residuals go along with it. A convolution's images are turned where they are plain, which
+mostly is once at the graph's beginning; all that follows takes its layout from its arguments, as in eager. The graph's outputs
+keep their strides, and so does what an operator reads that may depend on them: random numbers are drawn in the order of memory.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writes
+
+from ..lower.table import LOWERINGS, op_name
+from .predictions import CHANNELS_LAST_WORK
+
+aten = torch.ops.aten
+#: What takes strides from its caller.
+_OF_STRIDES = frozenset(("as_strided.default", "as_strided_scatter.default", "view.dtype"))
+#: Operators of ATen alone whose numbers the strides do not change.
+_OF_ANY_LAYOUT = frozenset(("linear.default", "convolution.default"))
+
+
+def use_channels_last(graph: torch.fx.Graph) -> None:
+    """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
+    turned = {node for node in graph.find_nodes(op="call_function", target=aten.convolution.default) if _is_plane(node)}
+    if not turned or sum(map(_work, turned)) < CHANNELS_LAST_WORK or not _is_known(graph) or _shares_outputs(graph):
+        return
+    _Rewriter(graph, turned).run()
+
+
+def _is_plane(node: torch.fx.Node) -> bool:
+    return not node.kwargs and all(
+        isinstance(each, torch.fx.Node) and isinstance(value := each.meta.get("val"), torch.Tensor) and value.dim() == 4
+        and value.dtype is torch.float32 and value.device.type == "cpu" and value.layout is torch.strided
+        for each in node.args[:2]
+    )  # fmt: skip
+
+
+def _work(node: torch.fx.Node) -> int:
+    """Multiplications."""
+    weight: Any = node.args[1]
+    return int(node.meta["val"].numel() * math.prod(weight.meta["val"].shape[1:]))
+
+
+def _last(value: torch.Tensor) -> bool:
+    return value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _is_known(graph: torch.fx.Graph) -> bool:
+    """Whether no size in the graph varies: looking at one that does may be a guard."""
+    for node in graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return False
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                if not all(type(each) is int for each in (*value.shape, *value.stride(), value.storage_offset())):
+                    return False
+    return True
+
+
+def _shares_outputs(graph: torch.fx.Graph) -> bool:
+    """Whether the graph returns two tensors in one memory, which must stay one."""
+    roots = []
+    for node in graph.output_node().all_input_nodes:
+        while (base := view_base(node)) is not None:
+            node = base
+        roots.append(node)
+    return len(roots) != len(set(roots))
+
+
+class _Rewriter:
+    """Walks over a graph and calculates anew what has another layout than before."""
+
+    def __init__(self, graph: torch.fx.Graph, turned: set[torch.fx.Node]) -> None:
+        self.graph, self.turned = graph, turned
+        #: The values whose strides are no longer these, as they were.
+        self.before: dict[torch.fx.Node, Any] = {}
+        self.copies: dict[tuple[torch.fx.Node, str], torch.fx.Node] = {}
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.op == "output":
+                with self.graph.inserting_before(node):
+                    node.args = torch.fx.node.map_arg(node.args, self.as_before)
+            elif node in self.turned or any(each in self.before for each in node.all_input_nodes):
+                self.rewrite(node)
+
+    def rewrite(self, node: torch.fx.Node) -> None:
+        with self.graph.inserting_before(node):
+            if node in self.turned:
+                node.update_arg(0, self.last(node.args[0]))  # type: ignore[arg-type]  # a node
+            elif not _takes_any_layout(node):
+                node.args = torch.fx.node.map_arg(node.args, self.as_before)
+                node.kwargs = torch.fx.node.map_arg(node.kwargs, self.as_before)
+                return
+            try:
+                value = self.calculated(node)
+            except (RuntimeError, ValueError):  # a view that these strides do not allow
+                node.args = torch.fx.node.map_arg(node.args, self.as_before)
+                return
+        old, now = (pytree.tree_leaves(each) for each in (node.meta["val"], value))
+        assert [_shape(each) for each in old] == [_shape(each) for each in now], f"{node} has another shape in another layout"
+        if [_strides(each) for each in old] != [_strides(each) for each in now]:
+            self.before[node] = node.meta["val"]
+        node.meta["val"] = value
+
+    def calculated(self, node: torch.fx.Node) -> Any:
+        target: Any = node.target
+        given = [torch.fx.node.map_arg(each, lambda each: each.meta["val"]) for each in (node.args, node.kwargs)]
+        with torch.no_grad(), _mode_of(node):
+            return target(*given[0], **given[1])  # type: ignore[arg-type]  # a dict
+
+    def last(self, node: torch.fx.Node) -> torch.fx.Node:
+        """The images, channels last."""
+        if _last(node.meta["val"]):
+            return node
+        return self.copied(node, "last", aten.clone.default, node, memory_format=torch.channels_last)
+
+    def as_before(self, node: torch.fx.Node) -> torch.fx.Node:
+        """The value with the strides that it had."""
+        was = self.before.get(node)
+        if not isinstance(was, torch.Tensor):
+            return node
+        if was.is_contiguous():
+            return self.copied(node, "before", aten.clone.default, node, memory_format=torch.contiguous_format)
+        memory = self.copied(node, "memory", aten.new_empty_strided.default, node, [*was.shape], [*was.stride()])
+        return self.copied(node, "before", aten.copy.default, memory, node)
+
+    def copied(self, node: torch.fx.Node, kind: str, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A call that is made once for all users of a node."""
+        made = self.copies.get((node, kind))
+        if made is None:
+            made = self.copies[node, kind] = self.graph.call_function(target, args, kwargs)
+            made.meta = node.meta | {"val": None}
+            made.meta["val"] = self.calculated(made)
+        return made
+
+
+def _takes_any_layout(node: torch.fx.Node) -> bool:
+    """Whether the operator's numbers do not depend on the strides of its arguments."""
+    if node.op != "call_function":
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.target is operator.getitem
+    name = op_name(node)
+    known = name in LOWERINGS or name in _OF_ANY_LAYOUT or views_first_argument(node.target)
+    return known and name not in _OF_STRIDES and not target_uses_rng(node.target) and not writes(node)
+
+
+def _shape(value: Any) -> Any:
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _strides(value: Any) -> Any:
+    return (value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else None
+
+
+def _mode_of(node: torch.fx.Node) -> Any:
+    values = (value for each in (node, *node.all_input_nodes) for value in pytree.tree_leaves(each.meta.get("val")))
+    return next(value.fake_mode for value in values if isinstance(value, FakeTensor))

@@ -1,0 +1,167 @@
+"""Channels-last images in graphs with large convolutions: eager's numbers, strides, gradients and random numbers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fxjit
+from fxjit.backends.native import pipeline
+from fxjit.backends.native.choose import channels_last
+from fxjit.backends.native.lower.table import meta_of
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def seen(monkeypatch):
+    """For each convolution that is compiled whether its images are channels last; all of them are large enough."""
+    found: list[bool] = []
+    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
+    inner = pipeline.use_channels_last
+
+    def use(graph):
+        inner(graph)
+        for node in graph.nodes:
+            if node.target is aten.convolution.default:
+                found.append(meta_of(node.args[0]).is_contiguous(memory_format=torch.channels_last))
+
+    monkeypatch.setattr(pipeline, "use_channels_last", use)
+    return found
+
+
+class Squeeze(nn.Module):
+    """Squeeze and excite around a depthwise convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deep, self.down, self.up = nn.Conv2d(8, 8, 3, 2, 1, groups=8), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.silu(self.deep(x))
+        return x * self.up(F.relu(self.down(F.adaptive_avg_pool2d(x, 1)))).sigmoid()
+
+
+class Levels(nn.Module):
+    """Down and up again: pooling, a transposed convolution, upsampling, what was before beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.back, self.last, self.norm = nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(20, 5, 1), nn.GroupNorm(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        top = F.silu(self.norm(self.first(x)))
+        low = self.inner(F.max_pool2d(top, 2))
+        return self.last(torch.cat([top, self.back(low), F.interpolate(low, scale_factor=2)], 1))
+
+
+class Patches(nn.Module):
+    """Patches as rows, normalised, with attention among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut, self.norm, self.out = nn.Conv2d(3, 12, 4, 4), nn.LayerNorm(12), nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.norm(self.cut(x).flatten(2).transpose(1, 2))
+        return self.out(F.scaled_dot_product_attention(rows, rows, rows)) + rows.view(1, -1, 6).sum(1)
+
+
+class Ways(nn.Module):
+    """Views, and calls that read strides or draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.last = nn.Conv2d(8, 4, 3, padding=1, padding_mode="circular")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.dropout(self.first(x), 0.4, self.training)
+        noise = torch.rand_like(y) if not self.training else y.detach()
+        z = self.last(y + noise)
+        batch, rows = z.view(1, 8, 16, 16) * 2, z.permute(0, 2, 3, 1).flatten(1, 2) + 1
+        return z.view(z.shape[0], -1), z.as_strided((2, 3), (1, 2), 5) * 2, batch, rows, y.amax((2, 3)), z[:, 1] * 2
+
+
+def block() -> nn.Module:
+    def conv(channels: int, results: int, window: int, step: int = 1) -> nn.Module:
+        layer = nn.Conv2d(channels, results, window, step, window // 2, bias=False)
+        return nn.Sequential(layer, nn.BatchNorm2d(results), nn.ReLU())
+
+    return nn.Sequential(conv(3, 8, 7, 2), nn.MaxPool2d(3, 2, 1), conv(8, 16, 1), conv(16, 16, 3, 2), nn.AvgPool2d(2),
+                         nn.Flatten(1), nn.Linear(16, 5))
+
+
+NETWORKS = {
+    "block": block, "levels": Levels, "patches": Patches, "ways": Ways,
+    "squeeze": lambda: nn.Sequential(nn.Conv2d(3, 8, 1), Squeeze(), nn.Conv2d(8, 6, 3, groups=2)),
+}  # fmt: skip
+
+
+def results(call, module, x, training):
+    module.train(training)
+    torch.manual_seed(3)
+    with torch.set_grad_enabled(training):
+        given = x.clone().requires_grad_(training)
+        out = call(given)
+    out = list(out) if isinstance(out, tuple) else [out]
+    if training:
+        sum((each * torch.linspace(-1, 1, each.numel()).view(each.shape)).sum() for each in out).backward()
+        out += [given.grad, *(parameter.grad for parameter in module.parameters())]
+    return [*out, *module.buffers()]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("training", [False, True])
+def test_networks(name, training, seen):
+    torch.manual_seed(0)
+    module = NETWORKS[name]()
+    other, x = copy.deepcopy(module), torch.randn(2, 3, 16, 16)
+    expected, got = results(module, module, x, training), results(fxjit.compile(other), other, x, training)
+    for eager, ours in zip(expected, got, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=2e-4, atol=2e-4)
+        assert all(size == 1 or a == b for size, a, b in zip(eager.shape, eager.stride(), ours.stride(), strict=True))
+    assert training or (seen and all(seen))
+
+
+def test_results_in_one_memory_stay_there(seen):
+    conv = nn.Conv2d(3, 4, 3)
+
+    def f(x):
+        y = conv(x).relu()
+        return y, y.flatten(1), y[0]
+
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        expected, got = f(x), fxjit.compile(f)(x)
+    torch.testing.assert_close(got, expected)
+    assert len({each.untyped_storage().data_ptr() for each in got}) == 1
+
+
+def test_written_inputs(seen):
+    conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def f(x, total):
+        total.add_(conv(x).tanh())
+        return total.sum(1)
+
+    x = torch.randn(2, 3, 8, 8)
+    ours, eager = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(fxjit.compile(f)(x, ours), f(x, eager))
+    torch.testing.assert_close(ours, eager)
+    assert ours.stride() == eager.stride() and seen == [True]
+
+
+def test_sizes_that_vary_and_small_convolutions_are_as_they_were(seen, monkeypatch):
+    conv = nn.Conv2d(3, 4, 3)
+    with torch.no_grad():
+        fxjit.compile(conv, dynamic=True)(torch.randn(2, 3, 8, 8))
+        monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 1 << 40)
+        fxjit.compile(nn.Conv2d(3, 4, 3))(torch.randn(2, 3, 8, 8))
+    assert seen == [False, False]
