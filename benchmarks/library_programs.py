@@ -149,7 +149,7 @@ def kornia_random_augmentation() -> Program:
         augment.ColorJitter(0.1, 0.1, 0.1, 0.1, p=1.0),
         data_keys=["input"],
     )
-    return of_function(model, lambda batch: {"x": torch.rand(batch, 3, 16, 16)})
+    return of_function(lambda x: model(x), lambda batch: {"x": torch.rand(batch, 3, 16, 16)})
 
 
 @library

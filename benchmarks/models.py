@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import random
 import subprocess
 import sys
 import time
@@ -117,9 +118,9 @@ def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row
     """One row: the program is run in eager and compiled, from the same seed."""
     row = Row(name)
     try:
-        torch.manual_seed(_SEED)
+        seed(_SEED)
         eager = _builder(name)()
-        torch.manual_seed(_SEED)
+        seed(_SEED)
         ours = _builder(name)()
     except ImportError as error:
         row.error = f"not installed: {error}"
@@ -138,6 +139,13 @@ def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row
         row.notes.append(traceback.format_exc())
     row.notes += way.notes()
     return row
+
+
+def seed(number: int) -> None:
+    """Seeds every stream that a model may draw its weights from."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
 
 
 def _builder(name: str) -> Callable[[], Program]:
@@ -177,7 +185,7 @@ def _outputs(row: Row, way: Fxjit | TorchCompile, eager: Program, ours: Program,
 
 def call(program: Program, fn: Any, batch: int) -> Any:
     """One call of the program through `fn`, with the inputs of that batch size."""
-    torch.manual_seed(_SEED + batch)
+    seed(_SEED + batch)
     arguments = program.inputs(batch)
     with contextlib.nullcontext() if program.needs_grad else torch.no_grad():
         return program.run(fn, **arguments) if program.run is not None else fn(**arguments)
@@ -188,7 +196,7 @@ def _gradients(row: Row, eager: Program, ours: Program, compiled: Any) -> None:
     for program, fn in ((eager, eager.fn), (ours, compiled)):
         assert program.module is not None
         program.module.zero_grad()
-        torch.manual_seed(_SEED)
+        seed(_SEED)
         result = fn(**program.inputs(program.batches[0]))
         _loss(result).backward()
         found.append({name: parameter.grad for name, parameter in program.module.named_parameters()})
@@ -229,7 +237,7 @@ def differences(expected: Any, actual: Any, where: str) -> Iterator[str]:
         if list(expected.keys()) != list(actual.keys()):
             yield f"{where}: keys {list(actual.keys())}, not {list(expected.keys())}"
             return
-        for key in expected:
+        for key in expected.keys():  # noqa: SIM118 - a TensorDict iterates over its batch
             yield from differences(expected[key], actual[key], f"{where}[{key!r}]")
     elif isinstance(expected, (list, tuple)):
         if len(expected) != len(actual):

@@ -145,8 +145,15 @@ def views_first_argument(overload: OpOverload) -> bool:
     """Whether the ATen operator's one result is a view of its first argument, which it does not write to. Composite operators,
     as `reshape` and `contiguous`, give a view or a copy."""
     signature = _of_schema(overload)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+    composite = has_kernel(overload, "CompositeImplicitAutograd")
     return len(signature.bases) == 1 and signature.bases[0] == signature.names[0] and not signature.written and not composite
+
+
+def has_kernel(overload: OpOverload, key: str) -> bool:
+    """Whether the dispatcher has a kernel for the key. It does not know TorchScript's own operators (`aten::size`), which a
+    function that torch.func transforms gets to, and raises where it is asked about one."""
+    name = overload.name()
+    return torch._C._dispatch_has_kernel(name) and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
 def returns_alias(target: Any) -> bool:

@@ -135,6 +135,24 @@ def test_other_batches():
         torch.testing.assert_close(compiled(x), TRANSFORMS["per sample"](x))
 
 
+def normed(weight, x):
+    return nn.functional.layer_norm(x * weight, (3,)).square().sum()
+
+
+@fxjit.allow_in_graph
+def allowed(x):
+    return vmap(grad(normed))(x, x.cos())
+
+
+@pytest.mark.parametrize("fn", [lambda x: vmap(grad(normed))(x, x.cos()), lambda x: allowed(x * 2)])
+def test_operators_that_the_dispatcher_does_not_know(fn):
+    """A layer norm of batched tensors with symbolic sizes asks for them by TorchScript's own `aten::size`."""
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True, dynamic=True)
+    for rows in (4, 5):
+        x = torch.randn(rows, 6, 3)
+        torch.testing.assert_close(compiled(x), fn(x))
+
+
 def test_the_module_keeps_its_parameters():
     compiled = fxjit.compile(TRANSFORMS["per sample"], backend="eager", fullgraph=True)
     weight = LINEAR.weight

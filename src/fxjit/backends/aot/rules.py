@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from fxjit.budget import OverBudget
-from fxjit.schemas import overloads_of
+from fxjit.schemas import has_kernel, overloads_of
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
 from ..graph.edit import outputs_of
@@ -161,8 +161,7 @@ def _lacks_autograd_kernel(candidate: Candidate) -> bool:
 
 @functools.cache
 def _has_autograd_kernel(overload: OpOverload) -> bool:
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return any(has_kernel(overload.name(), key) for key in ("Autograd", "AutogradCPU", "CompositeImplicitAutograd"))
+    return any(has_kernel(overload, key) for key in ("Autograd", "AutogradCPU", "CompositeImplicitAutograd"))
 
 
 def _mutates_aliased_wrapper(candidate: Candidate) -> bool:
