@@ -149,7 +149,7 @@ def kornia_random_augmentation() -> Program:
         augment.ColorJitter(0.1, 0.1, 0.1, 0.1, p=1.0),
         data_keys=["input"],
     )
-    return of_function(lambda x: model(x), lambda batch: {"x": torch.rand(batch, 3, 16, 16)})
+    return of_function(lambda x: model(x), lambda batch: {"x": torch.rand(batch, 3, 16, 16)})  # noqa: PLW0108 - it takes no x=
 
 
 @library
@@ -192,7 +192,7 @@ def torchvision_transforms_v2() -> Program:
     from torchvision.transforms import v2
 
     chain = v2.Compose([v2.Resize((20, 20), antialias=True), v2.CenterCrop(16), v2.Normalize([0.5] * 3, [0.2] * 3)])
-    return of_function(chain, lambda batch: {"x": torch.rand(batch, 3, 32, 32)})
+    return of_function(lambda x: chain(x), lambda batch: {"x": torch.rand(batch, 3, 32, 32)})  # noqa: PLW0108 - it takes no x=
 
 
 def _timm(name: str, size: int = 64, **options: Any) -> Builder:
@@ -372,7 +372,7 @@ def botorch_acquisition() -> Program:
     x = torch.rand(10, 2, dtype=torch.double)
     model = SingleTaskGP(x, x.sin().sum(-1, keepdim=True))
     acquisition = LogExpectedImprovement(model, best_f=0.5)
-    return Program(acquisition, lambda batch: {"x": torch.rand(batch, 1, 2, dtype=torch.double)}, (3, 5, 7))
+    return Program(acquisition, lambda batch: {"X": torch.rand(batch, 1, 2, dtype=torch.double)}, (3, 5, 7))
 
 
 @library

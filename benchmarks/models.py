@@ -132,7 +132,7 @@ def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row
         compiled = way.compile(ours.fn)
         _outputs(row, way, eager, ours, compiled)
         row.first = max(row.first - once, 0.0)
-        if gradients and eager.module is not None:
+        if gradients and eager.module is not None and any(each.requires_grad for each in eager.module.parameters()):
             _gradients(row, eager, ours, compiled)
     except Exception as error:
         row.error = f"{type(error).__name__}: {error}"[:300].replace("\n", " ").replace("|", "\\|")

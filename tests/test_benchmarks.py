@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, distributed_steps, first, models, timing
+from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, distributed_steps, first, models, scripts, timing
 
 BRIEFLY = ["--seconds", "0.001"]
 
@@ -96,6 +98,36 @@ def test_models(capsys, monkeypatch):
     models.main(["--list"])
     _, row = rows_of(capsys.readouterr().out)
     assert row[:2] == ["prog_trivial_add", "1 / 0 / 1"]
+
+
+def test_a_model_may_draw_its_weights_from_any_stream(monkeypatch):
+    """Both of its copies, eager's and the compiled one, have the same."""
+    def build():
+        model = torch.nn.Linear(3, 2)
+        model.bias.data = torch.tensor([random.random(), np.random.random()], dtype=torch.float32)
+        return models.Program(model, lambda batch: {"input": torch.randn(batch, 3)}, (2, 3, 4), model)
+
+    monkeypatch.setitem(models.MORE, "drawn", build)
+    row = models.measure("drawn", models.Fxjit("eager"))
+    assert (row.error, row.outputs, row.gradients) == ("", "as eager's", "as eager's"), row
+
+
+def test_scripts(capsys, tmp_path):
+    scripts.main(["--without-torch-compile", "--only", "tiny", "--only", "nanoGPT train.py", "--sources", str(tmp_path)])
+    header, tiny, missing = rows_of(capsys.readouterr().out)
+    assert header[-1] == "fxjit: off by" and float(tiny[-1]) < 1e-5
+    assert all(cell.endswith(" ms") for cell in tiny[1:3]), tiny
+    assert missing[1] == f"its repository is not in {tmp_path}"
+
+
+def test_a_script_that_fails_or_prints_other_numbers(tmp_path, monkeypatch):
+    failing = tmp_path / "failing.py"
+    failing.write_text("print('step 0 loss 1.0')\nraise SystemExit('no such thing')")
+    monkeypatch.setattr(scripts, "FILES", tmp_path)
+    found = scripts.run(scripts.Script("failing.py"), "torch.compile", tmp_path, tmp_path)
+    assert found.numbers == [1.0] and found.error == "exit status 1: no such thing"
+    eager, more, other = (scripts.Run([1, 2, 3], numbers) for numbers in ([1.0, 4.0], [1.0, 4.0, 4.0], [1.0, 4.5]))
+    assert more.off(eager) == "3 steps, not 2" and other.off(eager) == "1.2e-01"
 
 
 def test_models_that_are_not_chosen(capsys):
