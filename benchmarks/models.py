@@ -132,7 +132,7 @@ def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row
         compiled = way.compile(ours.fn)
         _outputs(row, way, eager, ours, compiled)
         row.first = max(row.first - once, 0.0)
-        if gradients and eager.module is not None and any(each.requires_grad for each in eager.module.parameters()):
+        if gradients and eager.module is not None:
             _gradients(row, eager, ours, compiled)
     except Exception as error:
         row.error = f"{type(error).__name__}: {error}"[:300].replace("\n", " ").replace("|", "\\|")
@@ -198,7 +198,9 @@ def _gradients(row: Row, eager: Program, ours: Program, compiled: Any) -> None:
         program.module.zero_grad()
         seed(_SEED)
         result = fn(**program.inputs(program.batches[0]))
-        _loss(result).backward()
+        loss = _loss(result)
+        if loss.requires_grad:  # a module's parameters may have no part in its result, or there may be none
+            loss.backward()
         found.append({name: parameter.grad for name, parameter in program.module.named_parameters()})
     wrong = list(differences(found[0], found[1], "gradients"))
     row.gradients = "as eager's" if not wrong else wrong[0]

@@ -248,3 +248,43 @@ def test_the_diagonal_of_an_input_in_any_layout(layout, dynamic):
     eager, compiled = DIAGONALS[layout](), DIAGONALS[layout]()
     torch.testing.assert_close(fxjit.compile(fn, dynamic=dynamic)(compiled), fn(eager))
     torch.testing.assert_close(compiled, eager)
+
+
+def after_a_slice(out, p, a, b, c):
+    out[0:1, :, 0:3, :] += 1
+    out[0:1, :, a:b, :] += p[0, 0, 0, 0]
+
+
+def selected(out, p, a, b, c):
+    out[0:2, 1:4][:, a] += 1
+    out[0:2][:, b, 1:] *= p[0, 0, 0, 0]
+
+
+def in_temporaries(out, p, a, b, c):
+    made = out * 2
+    made[0:1, :, 0:3][..., a:b] += 1
+    made[0:1].transpose(1, 2)[:, a:b] += out[0:1, :, c].unsqueeze(1)
+    return made
+
+
+def read_before_a_write(out, p, a, b, c):
+    before = out[0:2][:, :, a:b] + 1
+    out[0:2][:, :, a:b] = p[:, :, a:b] * 3
+    return before, out[0:2][:, :, a:b] * 2
+
+
+def windows(out, p, a, b, c):
+    for start in (a, b, c):
+        out[0:1, :, start : start + 2, 0:7][..., a:b] += p[1:, :, start : start + 2][..., a:b]
+
+
+@pytest.mark.parametrize("fn", [after_a_slice, selected, in_temporaries, read_before_a_write, windows])
+def test_symbolic_places_behind_other_views(fn):
+    """A slice from a symbolic place, of a view, is index arithmetic over the memory of the root: its offset counts once."""
+    compiled = fxjit.compile(fn, dynamic=True)
+    for places in ((1, 3, 4), (0, 2, 1), (2, 5, 0)):
+        out, p = torch.randn(2, 6, 7, 8), torch.randn(2, 6, 7, 8)
+        mine = out.clone()
+        expected, actual = fn(out, p, *places), compiled(mine, p, *places)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(mine, out)

@@ -150,8 +150,13 @@ SCHEDULERS = {
     "CosineAnnealingWarmRestarts": lambda opt, lr: lr.CosineAnnealingWarmRestarts(opt, 4),
     "OneCycleLR": lambda opt, lr: lr.OneCycleLR(opt, 0.5, total_steps=50),
     "CyclicLR": lambda opt, lr: lr.CyclicLR(opt, 0.1, 0.5, step_size_up=4),
+    "ReduceLROnPlateau": lambda opt, lr: lr.ReduceLROnPlateau(opt, patience=2),
     "SequentialLR": lambda opt, lr: lr.SequentialLR(opt, [lr.ConstantLR(opt), lr.ExponentialLR(opt, 0.9)], [4]),
 }
+
+
+#: What a scheduler is told at each step: a loss that does not improve.
+METRICS = {"ReduceLROnPlateau": (1.0,)}
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -167,7 +172,7 @@ def test_a_scheduler_that_is_stepped_in_the_compiled_function(name):
 
         def step(x):
             loss = net(x).sum()
-            scheduler.step()
+            scheduler.step(*METRICS.get(name, ()))
             return loss * 2
 
         return step, scheduler

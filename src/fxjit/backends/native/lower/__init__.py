@@ -168,10 +168,11 @@ def call_lowering(low: Lowering, name: str, node: torch.fx.Node) -> Any:
     try:
         args, kwargs = torch.fx.node.map_aggregate(node.args, argument), torch.fx.node.map_aggregate(node.kwargs, argument)
         return LOWERINGS[name](low, node, *args, **kwargs)  # type: ignore[misc]  # lowerings sign up with arguments of their own
-    except NotAffine:
-        if not is_view(node):
+    except (NotAffine, NoLowering):
+        if not is_view(node) or unbacked(node):
             raise
-    # The view cannot follow its unstored argument: store that, and the strides are known.
+    # The view cannot follow its unstored argument: store that, and offset and strides are known. A call of ATen would give it
+    # memory of its own by name, and writes to the argument's would not be seen as writes to it.
     base = node.args[0]
     low.materialize(base)  # type: ignore[arg-type]  # a node: a view's base
     return call_lowering(low, name, node)

@@ -336,7 +336,7 @@ class Lowering:
         """A view of stored memory: read it by the strides that the fake tensors know."""
         buffer = self.buffers[self.storage[node]]
         meta = meta_of(node)
-        base = meta_of(root_of(node))
+        base = meta_of(self.owner_of(node))
         if meta.dtype not in SUPPORTED or meta.dtype is not base.dtype:
             self.env[node] = Opaque(buffer)
             return
@@ -344,6 +344,12 @@ class Lowering:
         load = Load(buffer.name, compute_type(meta.dtype), meta.dtype, sizes_of(meta.stride()), offset)
         self.env[node] = TensorExpr(sizes_of(meta.shape), meta.dtype, load)
         self.origins[node] = frozenset()
+
+    def owner_of(self, node: torch.fx.Node) -> torch.fx.Node:
+        """The node that the memory of a stored view begins with: the root of its chain, or a view that ATen was called for."""
+        while is_view(node) and self.storage.get(node.args[0]) == self.storage[node]:  # type: ignore[arg-type]  # as in root_of
+            node = node.args[0]  # type: ignore[assignment]
+        return node
 
     @staticmethod
     def relative_offset(meta: torch.Tensor, base: torch.Tensor) -> Size:
