@@ -166,9 +166,9 @@ def table() -> dict[str, list[str]]:
 
 
 def sweep(asked: Iterable[str]) -> dict[str, str]:
-    """Small training steps with names taken out of torch, one after the other, or, for a feature, all of its names at once: what
-    went wrong, or what fxjit warned of, by what was asked for. Each runs in a process forked from one that has imported torch and
-    nothing of fxjit."""
+    """Small training steps with names taken out of torch, one after the other, or, for a feature, all of its names at once:
+    what went wrong, or what fxjit warned of, by what was asked for. Each runs in a process forked from one that has imported
+    torch and nothing of fxjit."""
     _import_what_a_step_imports()
     found = {}
     for each in asked:
@@ -231,7 +231,8 @@ def _step_without(names: list[str], everywhere: bool) -> str:
     from fxjit import torch_private
 
     for name, (holder, last) in zip(names, holders, strict=True):
-        if everywhere and table()[name][1] in torch_private.DOORS and last in vars(holder) and not _reads_it_itself(holder, last):
+        is_gated = table()[name][1] in torch_private.DOORS
+        if everywhere and is_gated and last in vars(holder) and not _reads_it_itself(holder, last):
             delattr(holder, last)  # it may be imported as usual; all others are read through the accessor
 
     find = torch_private._find
