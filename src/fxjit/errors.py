@@ -9,7 +9,6 @@ pass through every handler.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # not in the stubs
-import contextlib
 import difflib
 import dis
 import functools
@@ -258,22 +257,6 @@ def is_foreign(error: BaseException) -> bool:
     if not error.args and not _isinstance(error, MemoryError) and not _raises(trail[-1]):
         return True
     return error.__cause__ is not None and error.__cause__ is not error and is_foreign(error.__cause__)
-
-
-#: The attribute by which the exception of a compiled graph says whether the graph left its inputs as they were; the executor
-#: (backends/native/executor/_program.c) sets it too.
-_UNWRITTEN = "_fxjit_unwritten"
-
-
-def tell_unwritten(error: BaseException, unwritten: bool) -> None:
-    """Says of what a graph raised whether the graph wrote to its inputs before."""
-    with contextlib.suppress(AttributeError, TypeError):  # a class without room for it: then nothing runs again
-        setattr(error, _UNWRITTEN, unwritten)
-
-
-def left_unwritten(error: BaseException) -> bool:
-    """Whether the graph that raised this is known to have left its inputs as they were."""
-    return getattr(error, _UNWRITTEN, False) is True
 
 
 def _is_handler_call(frame: types.FrameType, interrupted: types.FrameType) -> bool:

@@ -295,10 +295,12 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         _captured_nothing(options, frame, None if trace.has_symbols else result.guards)
         return None
     compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.AnyRecipe | None]()
+    as_captured: list[bool] = []
     offer = _offer_for(options, frame.code, stored)
     if graph is not None:
         allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
-        with _stage("backend", name, seconds), process_state.queried() as states, allowed, recipe.noted() as recipes:
+        with (_stage("backend", name, seconds), process_state.queried() as states, allowed, recipe.noted() as recipes,
+              events.listen(lambda event: as_captured.append(True) if isinstance(event, events.RunsAsCaptured) else None)):
             compiled = _call_backend(options, graph, result, trace)
         # A compile that is under way says only at its end which states its code depends on.
         known = is_built_in(options.chosen_backend) and not offer.deferred
@@ -309,7 +311,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         starts_over, undoing = ("never", None) if graph is None or options.tells_failures else _starting_over(
-            result, graph, options)
+            result, graph, options, bool(as_captured))
         new_code = assemble(result, plan, compiled, starts_over=starts_over, undoing=undoing)
     with _stage("guards", name, seconds):
         relied_on = result.guards
@@ -376,12 +378,13 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
     return _C.DisabledFunction(speculative, opaque=True)
 
 
-def _starting_over(result: TraceResult, graph: torch.fx.GraphModule,
-                   options: Options) -> tuple[StartsOver, UndoableGraph | None]:
+def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, options: Options,
+                   as_captured: bool) -> tuple[StartsOver, UndoableGraph | None]:
     """Whether the user's code runs from its beginning where the graph fails, and what calls the graph for that. A graph that
     tells whether it wrote to its inputs is not called by anything that copies them, unless effects would be lost. Large inputs
     are copied where the graph runs as it was captured, which has no other way back, and looks something up."""
-    tells, as_written = tells_writes(options.chosen_backend), options.chosen_backend in ("eager", "eager_noexcept")
+    tells = tells_writes(options.chosen_backend) and not as_captured
+    as_written = as_captured or options.chosen_backend in ("eager", "eager_noexcept")
     if result.repeatable:
         return "always", None
     if result.speculated is not None:
@@ -393,7 +396,7 @@ def _starting_over(result: TraceResult, graph: torch.fx.GraphModule,
     can_draw = all(each.type == "cpu" for each in _input_devices(graph))
     if plan is not None and (result.effects or not tells) and (can_draw or not plan.draws):
         return "always", UndoableGraph(_positions(plan.written, graph), plan.draws)
-    if not tells or restart is None:
+    if not tells_writes(options.chosen_backend) or restart is None:
         return "never", None
     if not restart.draws:
         return "if unwritten", None

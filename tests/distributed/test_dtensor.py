@@ -374,7 +374,9 @@ def mask_outside_of_graphs() -> None:
         torch.manual_seed(0)
         model = parallel_attention(distributed.device_mesh.init_device_mesh("cpu", (2,)), output_layouts=tensors().Replicate())
         weight, given = model.words.weight, tensors().DTensor.from_local(index, model.words.weight.device_mesh)
-        unreduced = fxjit.compile(F.embedding, backend="eager")(given, weight) if at == 0 else F.embedding(given, weight)
+        before = fxjit.counters["run_as_captured"]["returns-masked"]
+        unreduced = fxjit.compile(F.embedding, backend="aot_eager")(given, weight) if at == 0 else F.embedding(given, weight)
+        assert fxjit.counters["run_as_captured"]["returns-masked"] == before + (at == 0)
 
         def reduce(x: Any, at: int = at) -> Any:
             if at == 1:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
-from benchmarks.accuracy import compiled_all
+from benchmarks.accuracy import compiled_all, errors_of_reductions
+from benchmarks.exact_functions import L
+from benchmarks.exact_reductions import matrices, reductions
 
 Reduction = Callable[[torch.Tensor, int], torch.Tensor]
 aten = torch.ops.aten
@@ -94,3 +97,39 @@ def test_no_statistics_are_less_accurate_than_eager(norm: Callable[..., tuple[to
     ours = compiled_all([lambda x, place=place: norm(x)[place] for place in range(3)], x)(x)
     for place, (result, eager, exact) in enumerate(zip(ours, norm(x), norm(x.double()), strict=False)):
         assert distance(result, exact) <= distance(eager, exact) * 1.2 + 2e-8, place
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 80-bit floating point")
+def test_no_reduction_of_float64_is_less_accurate_than_eager() -> None:
+    """Apart: with a scan in one loop nest all goes one by one."""
+    inputs = {name: x for name, x in matrices(torch.float64).items() if name in ("normal", "far", "near one")}
+    for scans in (False, True):
+        chosen = [
+            each for each in reductions() if each.name.startswith("cum") == scans or (scans and each.name in ("sum", "var"))
+        ]
+        found = errors_of_reductions(chosen, torch.float64, inputs)
+        worse = {where: pair for where, pair in found.items() if pair[1] > pair[0] * 1.25 + 0.05}
+        assert not worse
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 80-bit floating point")
+@pytest.mark.parametrize("shape", [(3, 40, 5, 30), (2, 3, 70_000), (70_000, 3), (9, 500, 2)], ids=str)
+def test_errors_of_sums_do_not_grow_with_the_number_of_elements(shape: tuple[int, ...]) -> None:
+    """All dimensions, the last, the first, and all but one: loops over rows and columns, whole and in chunks."""
+    x = normal(*shape).double() + 1
+    every = [tuple(range(len(shape))), (len(shape) - 1,), (0,), tuple(k for k in range(len(shape)) if k != 1)]
+    ours = compiled_all([lambda x, dims=dims: x.sum(dims) for dims in every], x)(x)
+    wide = x.numpy().astype(L)
+    for dims, result in zip(every, ours, strict=True):
+        exact = wide.sum(dims)
+        assert np.all(np.abs(result.numpy().astype(L) - exact) <= np.spacing(np.abs(exact).astype(np.float64)) * 2.5), dims
+
+
+def test_infinite_sums_are_eagers() -> None:
+    inf, nan = float("inf"), float("nan")
+    x = torch.ones(6, 700, dtype=torch.float64)
+    for row, numbers in enumerate(((inf,), (-inf,), (inf, -inf), (nan,), (1e308,) * 4, (1.7e308, -1.7e308, 1.7e308))):
+        x[row, 100 : 100 + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+    for dim, given in ((1, x), (0, x.t().contiguous())):
+        ours = compiled_all([lambda x, dim=dim: x.sum(dim)], given)(given)[0]
+        torch.testing.assert_close(ours, given.sum(dim), equal_nan=True)

@@ -28,7 +28,7 @@ class _Builtin:
     tags: tuple[str, ...] = ()
     #: The feature (torch_private.py) without which graphs run operator by operator.
     needs: str = ""
-    #: Whether the exception of a graph says if the graph wrote to its inputs before it (errors.left_unwritten).
+    #: Whether the exception of a graph says if the graph wrote to its inputs before it (_C.left_unwritten).
     tells_writes: bool = False
 
 
@@ -129,7 +129,7 @@ def is_built_in(backend: str | Backend) -> bool:
 
 
 def tells_writes(backend: str | Backend) -> bool:
-    """Whether what its graphs raise says if they wrote to their inputs before (errors.left_unwritten)."""
+    """Whether what its graphs raise says if they wrote to their inputs before (_C.left_unwritten)."""
     return isinstance(backend, str) and (backend == "fxjit" or (backend in _BUILTIN and _BUILTIN[backend].tells_writes))
 
 

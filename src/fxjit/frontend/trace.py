@@ -45,7 +45,7 @@ from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
 from fxjit.frontend.updated_numbers import foresee_updated_numbers
-from fxjit.frontend.values import contexts, overrides
+from fxjit.frontend.values import contexts, overrides, set_history
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
 from fxjit.frontend.values.classes import constructed
@@ -222,6 +222,8 @@ class Trace:
             items = [self.literal(item) for item in obj]
             kind = type(obj)
             value: TupleValue | SetValue = TupleValue(items) if kind is tuple else SetValue(self, items, kind, order=obj)
+            if isinstance(value, SetValue):
+                value.history = set_history.of_constant(obj)
             value.interned = obj
             entry = self._by_id[id(obj)] = (value, obj)
         return entry[0]

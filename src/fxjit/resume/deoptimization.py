@@ -1,7 +1,7 @@
 """Deoptimisation: the frame starts over in the user's own code, because its graph was of no use to this call.
 
 Two graphs come to that: one whose last output says that a speculation failed (frontend/speculation.py), and one that raises
-and has changed nothing, by its nature or as it says itself (errors.left_unwritten), or nothing that copies do not undo.
+and has changed nothing, by its nature or as it says itself (_C.left_unwritten), or nothing that copies do not undo.
 Everything is as it was before the graph ran, and the user's code raises what it raises, from its own line, behind what it
 does before, and catches what it catches.
 """
@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 
 from fxjit import _C, logs, torch_private
+from fxjit._C import left_unwritten
 from fxjit.counters import counters
-from fxjit.errors import FxjitError, is_foreign, left_unwritten
+from fxjit.errors import FxjitError, is_foreign
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
 

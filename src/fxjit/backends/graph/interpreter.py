@@ -1,5 +1,5 @@
 """A graph run node by node, by torch's interpreter: what an operator raises is what the program raises, word for word, and says
-whether inputs were written to before (errors.left_unwritten)."""
+whether inputs were written to before (_C.left_unwritten)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.fx
 
-from fxjit.errors import tell_unwritten
+from fxjit._C import tell_unwritten
 from fxjit.schemas import written
 
 from .facts import view_root
@@ -27,6 +27,7 @@ def boxed(gm: torch.fx.GraphModule) -> Boxed:
         interpreter = _Interpreter(gm) if writers else torch.fx.Interpreter(gm)
         interpreter.extra_traceback = False
         seen: list[torch.fx.Node] = []
+        tell_unwritten(None, False)
         if isinstance(interpreter, _Interpreter):
             interpreter.writers, interpreter.seen = writers, seen
         try:

@@ -23,7 +23,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit import torch_private
-from fxjit.errors import tell_unwritten
+from fxjit._C import tell_unwritten
 from fxjit.schemas import name_of, writes, written
 from fxjit.tensor_wrappers import is_wrapper
 

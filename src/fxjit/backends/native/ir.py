@@ -148,6 +148,8 @@ class Compute:
     origins: frozenset[torch.fx.Node] = frozenset()
     scan: str | None = None
     scatter: Scatter | None = None
+    #: A total in float64 of which results hold less.
+    narrowed: bool = False
     #: What `loads` found: fusion needs it again for every statement that might join.
     _loads: tuple[Load, ...] | None = field(default=None, init=False, repr=False)
 

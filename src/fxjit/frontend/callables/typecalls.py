@@ -10,7 +10,7 @@ from typing import Any
 
 from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
@@ -120,11 +120,14 @@ def set_(t: Tracer, values: Value | None = None, /) -> Value:
 
 def _set_of(t: Tracer, values: Value | None, cls: type) -> SetValue:
     if isinstance(values, SetValue):
-        values.use_order(t)
-        return SetValue(t, values.elements.values(), cls, order=values.order)
+        made = SetValue(t, cls=cls)
+        order, elements, history = values.operand(t)
+        made.elements, made.order, made.history = dict(elements), cls(order), set_history.done(history, cls.__name__)
+        return made
     made = SetValue(t, _elements(t, values), cls)
     if values is not None and values.pytype() is dict:
         made.order = cls(made.elements)  # of a dict, it takes its room beforehand
+        made.history = set_history.of_dict(cls, list(made.elements))
     return made
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
@@ -541,9 +541,12 @@ class DictViewValue(Value):
     def operand(self, t: Tracer) -> Operand:
         if self.kind == "keys":
             items = self.mapping.items
-            return items.keys(), {known: entry[0] for known, entry in items.items()}
-        pairs = {key_of(t, pair): pair for pair in self.elements()}
-        return pairs.keys(), pairs
+            view: Any = items.keys()
+            pairs = {known: entry[0] for known, entry in items.items()}
+        else:
+            pairs = {key_of(t, pair): pair for pair in self.elements()}
+            view = pairs.keys()
+        return view, pairs, set_history.of_keys(list(view))
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if self.kind == "values":
@@ -588,7 +591,7 @@ def _operand(t: Tracer, other: Value) -> Operand:
     elements: dict[HashKey, Value] = {}
     for value in protocol.unpack(t, other):
         elements.setdefault(key_of(t, value, elements), value.realize())
-    return list(elements), elements
+    return list(elements), elements, set_history.of_elements(list, list(elements))
 
 
 def _as_set(t: Tracer, value: Value) -> Value:

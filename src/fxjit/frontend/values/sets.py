@@ -1,24 +1,26 @@
 """Sets and frozensets.
 
 `elements` maps keys (keys.py) to values; `order` is a real set of the keys to which the same is done as the program
-does, so that iteration gives constants in the order in which CPython would.
+does, so that iteration gives constants in the order in which CPython would. What was done is noted (set_history.py), since
+the order that a later change leads to depends on the whole table, gaps and all: the new bytecode does it again.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Final
 
 from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue, consume
 from fxjit.frontend.values.keys import HashKey, has_known_hash, key_of, key_to_find
 from fxjit.frontend.values.sequence import known_hash
+from fxjit.frontend.values.set_history import History
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, LengthIs, SetIs, TypeIs
 from fxjit.guards.source import DictKeySource, Source
@@ -26,16 +28,14 @@ from fxjit.guards.source import DictKeySource, Source
 _OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "&": operator.and_, "|": operator.or_, "-": operator.sub, "^": operator.xor,
 }
-_IN_PLACE: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "&": operator.iand, "|": operator.ior, "-": operator.isub, "^": operator.ixor,
-}
+_IN_PLACE: Final = {"&": "__iand__", "|": "__ior__", "-": "__isub__", "^": "__ixor__"}
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }
 
 
-#: A set or a view of a dict, of keys and for real; and the values of the keys.
-Operand = tuple[Collection[HashKey], Mapping[HashKey, Value]]
+#: A set or a view of a dict, of keys and for real; the values of the keys; and what made it.
+Operand = tuple[Collection[HashKey], Mapping[HashKey, Value], History | None]
 
 
 class SetValue(Value):
@@ -56,10 +56,11 @@ class SetValue(Value):
         kind = set if issubclass(self.cls, set) else frozenset
         # Made of a list: a set that is made of a dict takes its room beforehand, and has another order.
         self.elements, self.order = elements, kind(list(elements) if order is None else order)
+        self.history = set_history.of_elements(kind, list(elements)) if order is None else None
 
     @property
     def shell(self) -> bool:  # type: ignore[override]  # a frozenset is built whole
-        return issubclass(self.cls, set)
+        return issubclass(self.cls, set) and (self.source is not None or not set_history.is_needed(self.history))
 
     @property
     def items(self) -> list[Value]:
@@ -80,6 +81,8 @@ class SetValue(Value):
     #: The constant of a code object that this frozenset is.
     interned: Any = None
     order: Any
+    #: What made the order; None where that is not known.
+    history: History | None
     _obj: set[Any] | frozenset[Any] | None = None
     #: The set that exists, as long as nothing depends on its order.
     given: set[Any] | frozenset[Any] | None = None
@@ -87,7 +90,13 @@ class SetValue(Value):
     def operand(self, t: Tracer) -> Operand:
         """The operand of an operation on sets."""
         self.use_order(t)
-        return self.order, self.elements
+        return self.order, self.elements, self.history_of_copy()
+
+    def history_of_copy(self) -> History | None:
+        """That of a set made of this one: a given set is a table that holds its elements in this order."""
+        if self.given is not None or set_history.is_of_given(self.history):
+            return set_history.of_dict(type(self.order), list(self.order))
+        return set_history.since_cleared(self.history)
 
     def ordered_keys(self, t: Tracer) -> list[HashKey]:
         """The keys as the program iterates over them."""
@@ -95,6 +104,8 @@ class SetValue(Value):
         if known is None:
             process_state.bind("the order of a set")
             known = list(self.order)
+            if self._has_unknown_table():
+                t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
             if len(known) > 1 and not all(map(has_known_hash, known)):
                 t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
         return known
@@ -111,11 +122,21 @@ class SetValue(Value):
     def use_order(self, t: Tracer) -> None:
         """A set that is derived from this one has an order that follows from it."""
         given = self.given_order(t)
-        if given is not None and list(self.order) != given:  # a table with gaps, which its copies do not have
+        if given is not None:  # a table with gaps has copies in another order
+            unknown = not list(self.order) == given == list(set(dict.fromkeys(given)))
+        else:
+            unknown = self._has_unknown_table()
+        if unknown:
             t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
 
+    def _has_unknown_table(self) -> bool:
+        """A set that was given and has changed: where new elements went depends on room and gaps, which are not guarded."""
+        return self.source is not None and self.given is None and len(self.order) > 1 and set_history.is_of_given(self.history)
+
     def _mutate(self, t: Tracer) -> None:
-        self.use_order(t)
+        if self.given is not None:
+            self.given_order(t)
+            self.history = set_history.GIVEN
         t.effects.mutate(self)
         self.given = None
         self.changes += 1
@@ -123,23 +144,32 @@ class SetValue(Value):
     def _put(self, key: HashKey, value: Value) -> None:
         self.elements[key] = value
         self.order.add(key)
+        self.history = set_history.added(self.history, key)
 
     def _drop(self, key: HashKey) -> None:
         del self.elements[key]
         self.order.discard(key)
+        self.history = set_history.done(self.history, "discard", key)
 
-    def _become(self, t: Tracer, other: SetValue) -> None:
-        t.effects.mutate(self)
-        self.given = None
-        self.changes += 1
-        self.elements, self.order = dict(other.elements), set(other.order)
+    def _change(self, t: Tracer, method: str, *operands: Operand) -> None:
+        """Calls a method of sets that changes this one, on the order as well."""
+        mine = self.elements
+        histories = _histories(self.order, operands)
+        if method in ("intersection_update", "__iand__"):  # which go through this one in order
+            self.use_order(t)
+        self._mutate(t)
+        getattr(set, method)(self.order, *(each[0] for each in operands))
+        self.elements = _elements_of(self.order, mine, *(each[1] for each in operands))
+        self.history = set_history.done(self.history, method, *histories)
+
+    def _derive(self, t: Tracer, method: str, *operands: Operand) -> SetValue:
+        """Calls a method of sets that makes a new one."""
+        mine = self.operand(t)
+        return _derived(t, getattr(mine[0], method)(*(each[0] for each in operands)), method, mine, *operands)
 
     def _merge(self, t: Tracer, op: str, other: SetValue) -> None:
-        """`self op= other`, in place on the order as well."""
-        mine, theirs = self.operand(t), other.operand(t)
-        self._mutate(t)
-        self.order = _IN_PLACE[op](self.order, other.order)
-        self.elements = _elements_of(self.order, mine[1], theirs[1])
+        """`self op= other`."""
+        self._change(t, _IN_PLACE[op], other.operand(t))
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -164,17 +194,25 @@ class SetValue(Value):
         if self.interned is not None:
             cg.push_const(self.interned)
             return
+        if self.source is None and set_history.is_needed(self.history):
+            cg.call(set_history.replay, self.history)
+            return
         cg.asm.begin_call(frozenset)
         self._push_items(cg)
         cg.asm.build_tuple(len(self.elements))
         cg.asm.call(1)
 
     def fill(self, cg: Rebuilder) -> None:
-        if self.elements:
+        if self.elements and self.shell:
             cg.asm.dup()
             self.write_back(cg)
 
     def write_back(self, cg: Rebuilder) -> None:
+        if self.source is not None and set_history.is_needed(self.history):
+            cg.asm.load_const(self.history)
+            cg.asm.call_const(set_history.replay_on, 2)
+            cg.asm.pop()
+            return
         self._push_items(cg)
         cg.asm.build_tuple(len(self.elements))
         cg.asm.call_const(set_elements, 2)
@@ -198,7 +236,7 @@ class SetValue(Value):
         return SetIteratorValue(self, self.ordered_keys(t))
 
     def tp_hash(self, t: Tracer) -> Value:
-        if self.shell:
+        if issubclass(self.cls, set):
             t.raise_(TypeError, f"unhashable type: '{self.cls.__name__}'")
         return t.make(hash(frozenset(known_hash(t, value) for value in self.items)))
 
@@ -215,7 +253,7 @@ class SetValue(Value):
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         theirs = set_part(other)
-        if theirs is None or op not in _OPERATIONS or not self.shell:
+        if theirs is None or op not in _OPERATIONS or not issubclass(self.cls, set):
             return NOT_IMPLEMENTED
         self._merge(t, op, theirs)
         return self
@@ -252,64 +290,68 @@ class SetValue(Value):
     def meth_pop(self, t: Tracer) -> Value:
         if not self.elements:
             t.raise_(KeyError, "pop from an empty set")
+        if self.source is not None and len(self.order) > 1:  # it has a finger that says where it looks first
+            t.break_("value-slot", slot="pop", type=self.cls.__name__)
         self.ordered_keys(t)
         self._mutate(t)
         process_state.bind("the order of a set")
         key = self.order.pop()
+        self.history = set_history.done(self.history, "pop")
         return self.elements.pop(key)
 
     def meth_clear(self, t: Tracer) -> Value:
-        self._become(t, SetValue(t))
+        self._change(t, "clear")
         return t.make(None)
 
     def meth_copy(self, t: Tracer) -> Value:
         return self if self.cls is frozenset else self.duplicate(t)
 
     def duplicate(self, t: Tracer) -> SetValue:
-        self.use_order(t)
-        result = SetValue(t, cls=self.cls)
-        result.elements, result.order = dict(self.elements), self.order.copy()
-        return result
+        return self._derive(t, "copy")
+
+    def _operand(self, t: Tracer, other: Value) -> Operand:
+        """What a method of sets is given: of a dict CPython makes room beforehand, of anything else it takes one by one."""
+        part = set_part(other)
+        if part is not None:
+            return part.operand(t)
+        elements: dict[HashKey, Value] = {}
+        for value in protocol.unpack(t, other):
+            elements.setdefault(key_of(t, value, elements), value.realize())
+        if other.pytype() is dict:
+            return dict.fromkeys(elements), elements, set_history.of_dict(dict, list(elements))
+        return list(elements), elements, set_history.of_elements(list, list(elements))
 
     def meth_update(self, t: Tracer, *others: Value) -> Value:
         for other in others:
-            theirs = set_part(other)
-            if theirs is not None:
-                self._merge(t, "|", theirs)
+            if set_part(other) is not None or other.pytype() is dict:
+                self._change(t, "update", self._operand(t, other))
                 continue
             for value in protocol.unpack(t, other):
                 self.meth_add(t, value)
         return t.make(None)
 
-    def _fold(self, t: Tracer, op: str, others: Iterable[Value]) -> SetValue:
-        result: SetValue = self.duplicate(t)
-        for other in others:
-            theirs = set_part(other) or SetValue(t, protocol.unpack(t, other))
-            result = set_operation(t, op, result.operand(t), theirs.operand(t))
-        return result
-
     def meth_union(self, t: Tracer, *others: Value) -> Value:
-        return self._fold(t, "|", others)
+        return self._derive(t, "union", *(self._operand(t, other) for other in others))
 
     def meth_intersection(self, t: Tracer, *others: Value) -> Value:
-        return self._fold(t, "&", others)
+        return self._derive(t, "intersection", *(self._operand(t, other) for other in others))
 
     def meth_difference(self, t: Tracer, *others: Value) -> Value:
-        return self._fold(t, "-", others)
+        return self._derive(t, "difference", *(self._operand(t, other) for other in others))
 
     def meth_symmetric_difference(self, t: Tracer, other: Value) -> Value:
-        return self._fold(t, "^", [other])
+        return self._derive(t, "symmetric_difference", self._operand(t, other))
 
     def meth_intersection_update(self, t: Tracer, *others: Value) -> Value:
-        self._become(t, self._fold(t, "&", others))
+        self._change(t, "intersection_update", *(self._operand(t, other) for other in others))
         return t.make(None)
 
     def meth_difference_update(self, t: Tracer, *others: Value) -> Value:
-        self._become(t, self._fold(t, "-", others))
+        self._change(t, "difference_update", *(self._operand(t, other) for other in others))
         return t.make(None)
 
     def meth_symmetric_difference_update(self, t: Tracer, other: Value) -> Value:
-        self._become(t, self._fold(t, "^", [other]))
+        self._change(t, "symmetric_difference_update", self._operand(t, other))
         return t.make(None)
 
     def _other(self, t: Tracer, other: Value) -> SetValue:
@@ -325,8 +367,8 @@ class SetValue(Value):
         return t.make(self.order.isdisjoint(self._other(t, other).order))
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
-        if self.shell:  # a frozenset's is `object.__init__`
-            self._become(t, SetValue(t, () if values is None else protocol.unpack(t, values)))
+        if issubclass(self.cls, set):  # a frozenset's is `object.__init__`
+            self._change(t, "__init__", *([] if values is None else [self._operand(t, values)]))
         return t.make(None)
 
 
@@ -347,7 +389,9 @@ class SourcedSetValue(SetValue):
     def use_order(self, t: Tracer) -> None:
         """Where hashes are not known, what is derived has no known order either."""
         given = self.given_order(t)
-        if given is not None and all(map(has_known_hash, given)) and list(self.order) != given:
+        if given is None or not all(map(has_known_hash, given)):
+            return
+        if not list(self.order) == given == list(set(dict.fromkeys(given))):
             t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
 
     def _look(self) -> None:
@@ -422,10 +466,19 @@ class SetIteratorValue(IteratorValue):
 
 def set_operation(t: Tracer, op: str, a: Operand, b: Operand) -> SetValue:
     """`a op b`. CPython does it with the keys: it says which of two equal elements the result has, and in which order."""
-    order = _OPERATIONS[op](a[0], b[0])
+    return _derived(t, _OPERATIONS[op](a[0], b[0]), op, a, b)
+
+
+def _derived(t: Tracer, order: Any, method: str, *operands: Operand) -> SetValue:
     result = SetValue(t, cls=type(order))
-    result.order, result.elements = order, _elements_of(order, a[1], b[1])
+    result.order, result.elements = order, _elements_of(order, *(each[1] for each in operands))
+    result.history = set_history.done(operands[0][2], method, *_histories(operands[0][0], operands[1:]))
     return result
+
+
+def _histories(order: Any, operands: Sequence[Operand]) -> list[History | None]:
+    """Those of the operands of a call on the set with this order, which may be one of them."""
+    return [set_history.ITSELF if each[0] is order else each[2] for each in operands]
 
 
 def _elements_of(keys: Iterable[HashKey], *known: Mapping[HashKey, Value]) -> dict[HashKey, Value]:

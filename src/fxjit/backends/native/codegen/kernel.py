@@ -21,7 +21,7 @@ from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
-from . import tree_reduction
+from . import compensation, tree_reduction
 from .cpp import Given, Line, Loops, Printer, Scope, makes_integers, store_text
 from .fp16 import LEAST, ROW, SHORT, ConvertedRows
 from .loop_fission import LONG_ENOUGH, TILE, fission, tiled_loops
@@ -388,6 +388,14 @@ class Renderer:
     def acc_type(self, member: Member) -> str:
         return C_TYPES[compute_type(member.compute.out.dtype)]
 
+    def is_compensated(self, member: Member) -> bool:
+        """Whether the sum is gathered in pieces, whose totals are added up with what rounding takes off (compensation.py)."""
+        return self.total_type(member) == "double" and compensation.is_applicable(member.compute)
+
+    def total_of(self, member: Member, columns: str = "") -> str:
+        name = f"_{member.compute.out.name}{columns}"
+        return f"fx_total(a{name}, e{name})" if self.is_compensated(member) else f"a{name}"
+
     def wide(self, member: Member) -> bool:
         """Sums and products of floats are gathered in double and rounded once, so that they are as exact as eager's."""
         return member.compute.reduction in ("sum", "prod") and compute_type(member.compute.out.dtype) is torch.float32
@@ -441,15 +449,17 @@ class Renderer:
         declared = [f"{self.total_type(m)} a_{m.compute.out.name} = {self.start(m)};" for m in running]
         inner, before = self.scopes()
         sizes = members[0].inner
+        by_tree = bounds is None and self.reduces_by_tree(members, reducers)
+        serial = any(m.compute.scan is not None for m in members)  # what goes one by one is no loop of vectors
+        pieces = compensation.Pieces([m.compute.out.name for m in reducers if self.is_compensated(m)], sizes, serial)
+        declared += pieces.declared
         names: dict[str, str] = {}
         clauses = self.bad()
         partial: list[str] = []
         flush: list[str] = []
-        by_tree = bounds is None and self.reduces_by_tree(members, reducers)
         arrays: dict[tuple[str, str], str] = {}
         last = f"i{len(sizes) - 1}"
         whole = bounds is None and len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= ROW
-        serial = any(m.compute.scan is not None for m in members)  # what goes one by one is no loop of vectors
         rows = None if serial else self.converted_rows(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
@@ -460,7 +470,7 @@ class Renderer:
                         arrays[value, self.acc_type(member)] = f"s_{member.compute.out.name}"
                     continue
                 value = self.printer.emit(member.compute.expr, loops, inner, before, self.at_hand(member, names))
-            total = f"a_{member.compute.out.name}"
+            total = f"{'v' if not by_tree and self.is_compensated(member) else 'a'}_{member.compute.out.name}"
             if by_tree:
                 kind, ctype = member.compute.reduction, self.acc_type(member)
                 array = arrays.get((value, ctype))
@@ -475,6 +485,8 @@ class Renderer:
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         if not by_tree:
             clauses += self.vector_length(reducers)
+            partial += pieces.begin
+            flush += pieces.end
         simd = "" if serial else f"#pragma omp simd{clauses}"
         core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
         if rows is not None and rows.used:
@@ -485,6 +497,11 @@ class Renderer:
             else:
                 tile = [f"const int64_t hi = fx_imin(lo + {ROW}, {high});", *tile]
                 nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {ROW}) {{", indent(lines(tile)), "}"]
+        elif pieces.length and not by_tree:
+            core[1] = core[1].format(last, "from", "to")
+            tile = [f"const int64_t to = fx_imin(from + {pieces.length}, {high});", *partial, *core, *flush]
+            head = f"for (int64_t from = {low}; from < {high}; from += {pieces.length}) {{"
+            nest = [*before.lines, head, indent(lines(tile)), "}"]
         else:
             core[1] = core[1].format(last, low, high)
             nest = [*before.lines, *partial, *core, *flush]
@@ -495,7 +512,8 @@ class Renderer:
         if count == 0:
             nest = []
         head = "{" if isinstance(count, int) else f"if ({self.c(count)} != 0) {{"
-        return [*declared, head, indent(lines(nest)), "}", *([] if bounds else self.name_rows(reducers))]
+        last_piece = [] if by_tree else pieces.rest
+        return [*declared, head, indent(lines(nest)), "}", *last_piece, *([] if bounds else self.name_rows(reducers))]
 
     def reduces_by_tree(self, members: list[Member], reducers: list[Member]) -> bool:
         """Whether the totals are made of whole vectors at the end of a short row (tree_reduction.py)."""
@@ -512,7 +530,7 @@ class Renderer:
         out = []
         for member in reducers:
             name = member.compute.out.name
-            out.append(f"const {self.acc_type(member)} r_{name} = ({self.acc_type(member)})a_{name};")
+            out.append(f"const {self.acc_type(member)} r_{name} = ({self.acc_type(member)}){self.total_of(member)};")
             out += self.store_row(member, f"r_{name}", self.outer)
         return out
 
@@ -550,6 +568,11 @@ class Renderer:
             name = m.compute.out.name
             declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.columns}];")
             declared.append(f"for (int64_t l = 0; l < {self.columns}; ++l) a_{name}[l] = {self.start(m)};")
+        sizes = members[0].inner
+        pieces = compensation.ColumnPieces(
+            [m.compute.out.name for m in reducers if self.is_compensated(m)], sizes, self.columns
+        )
+        declared += pieces.declared
         scope: Loops = Scope()
         names: dict[str, str] = {}
         rows = self.converted_rows("(lb + l)", self.group.outer[-1], "lb", "nl", self.columns)
@@ -560,15 +583,16 @@ class Renderer:
                     self.body(member, loops, scope, scope, names)
                     continue
                 value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
-            scope.lines.append(Line(self.combine(member, f"a_{member.compute.out.name}[l]", value), [value]))
-        sizes = members[0].inner
+            gathered = "v" if self.is_compensated(member) else "a"
+            scope.lines.append(Line(self.combine(member, f"{gathered}_{member.compute.out.name}[l]", value), [value]))
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         if rows is not None:
             nest = [*rows.before, *nest, *rows.after]
+        nest += pieces.end
         for k in reversed(range(len(sizes))):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
-        return [*declared, *nest, *([] if bounds else self.name_column_results(reducers))]
+        return [*declared, *nest, *pieces.rest, *([] if bounds else self.name_column_results(reducers))]
 
     def name_column_results(self, reducers: list[Member]) -> list[str]:
         out = []
@@ -576,7 +600,7 @@ class Renderer:
             name, ctype = member.compute.out.name, self.acc_type(member)
             out.append(f"alignas(64) {ctype} r_{name}[{self.columns}];")
             inside = [
-                f"r_{name}[l] = ({ctype})a_{name}[l];",
+                f"r_{name}[l] = ({ctype}){self.total_of(member, '[l]')};",
                 *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"]),
             ]
             out += ["for (int64_t l = 0; l < nl; ++l) {", indent(lines(inside)), "}"]
@@ -614,7 +638,7 @@ class Renderer:
         parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{columns};" for m in reducers]
         inside += parts
         chunk = self.render_loop_nest(0, ("c_lo", "c_hi"))
-        keep = [self.over_columns(f"q_{m.compute.out.name}[c]@ = a_{m.compute.out.name}@;") for m in reducers]
+        keep = [self.over_columns(f"q_{m.compute.out.name}[c]@ = {self.total_of(m, '@')};") for m in reducers]
         first = self.c(sizes[0])
         chunk = [*self.arrays, f"const int64_t c_lo = {first} * c / nc, c_hi = {first} * (c + 1) / nc;", *chunk, *keep]
         inside += [self.parallel(f"{total}", weight), "for (int64_t c = 0; c < nc; ++c) {", indent(lines(chunk)), "}"]
@@ -622,11 +646,14 @@ class Renderer:
             name = m.compute.out.name
             inside.append(f"{self.total_type(m)} a_{name}{columns};")
             inside.append(self.over_columns(f"a_{name}@ = q_{name}[0]@;"))
-            combined = (
-                f"a_{name}@ += q_{name}[c]@;"
-                if m.compute.reduction == "sum"
-                else self.combine(m, f"a_{name}@", f"q_{name}[c]@")
-            )
+            if self.is_compensated(m):
+                inside.append(f"double e_{name}{columns};")
+                inside.append(self.over_columns(f"e_{name}@ = 0;"))
+                combined = f"fx_gather(a_{name}@, e_{name}@, q_{name}[c]@);"
+            elif m.compute.reduction == "sum":
+                combined = f"a_{name}@ += q_{name}[c]@;"
+            else:
+                combined = self.combine(m, f"a_{name}@", f"q_{name}[c]@")
             inside.append("for (int64_t c = 1; c < nc; ++c) " + self.over_columns(combined))
         inside += self.name_column_results(reducers) if group.column_reduction else self.name_rows(reducers)
         inside += self.row_statements(0)
@@ -645,7 +672,7 @@ class Renderer:
 def canonical(text: str) -> str:
     """Names made from the graph's buffer numbers, numbered by appearance instead, so that equal kernels have equal text."""
     numbers: dict[str, str] = {}
-    return re.sub(r"\b([absrqtw])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
+    return re.sub(r"\b([abekqrstvw])_(b\d+)\b", lambda m: f"{m[1]}_{numbers.setdefault(m[2], str(len(numbers)))}", text)
 
 
 def loop(name: str, size: str) -> str:

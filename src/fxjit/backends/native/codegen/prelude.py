@@ -16,7 +16,7 @@ from fxjit import config
 
 from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
 from ..target import has_libmvec
-from . import elementary, fp16, page_prefetch, tree_reduction
+from . import compensation, elementary, fp16, page_prefetch, tree_reduction
 
 C_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "fx_half", torch.bfloat16: "fx_bf16", torch.bool: "bool",
@@ -272,6 +272,11 @@ def prelude(source: str, simd: bool = True) -> str:
     """The prelude for `source`; `simd`: with vector forms of libm's functions."""
     elementary_functions, called = elementary.functions(source, config.cpp.fast_math)
     prototypes, definitions = math_functions(simd, called)
-    support = (("fx_ahead(", page_prefetch.SUPPORT), ("fx_row<", tree_reduction.SUPPORT), ("_row(", fp16.CONVERSIONS))
+    support = (
+        ("fx_ahead(", page_prefetch.SUPPORT),
+        ("fx_row<", tree_reduction.SUPPORT),
+        ("fx_total(", compensation.SUPPORT),
+        ("_row(", fp16.CONVERSIONS),
+    )
     parts = [text for name, text in support if name in source]
     return prototypes + BASE + "".join(parts) + definitions + elementary_functions + reductions()

@@ -192,7 +192,13 @@ run(frame_t *frame, int as_list)
     }
 }
 
-/* The exception that ends the program says whether the inputs are as they were before it (errors.py, `left_unwritten`). */
+/* The exception of this thread's last graph, compared only, and whether the graph left its inputs as they were. It is not noted on
+   the exception, which is the program's. */
+static _Thread_local struct {
+    PyObject *error;
+    int unwritten;
+} told;
+
 static void
 tell_whether_written(int wrote)
 {
@@ -202,9 +208,8 @@ tell_whether_written(int wrote)
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
-    if (value != NULL && PyObject_SetAttrString(value, "_fxjit_unwritten", wrote ? Py_False : Py_True) < 0) {
-        PyErr_Clear(); /* a class without room for it: then nothing is said, and nothing runs again */
-    }
+    told.error = value;
+    told.unwritten = !wrote;
     PyErr_Restore(type, value, traceback);
 }
 
@@ -217,6 +222,7 @@ run_filled(program_object *self, slot_t *slots, int as_list)
     int64_t *numbers = NULL;
     void *arena = NULL;
     int64_t room = 0;
+    told.error = NULL;
     if (self->arithmetic != NULL) {
         size_t bytes = sizeof(int64_t) * (self->num_numbers + self->num_symbols);
         numbers = PyMem_Malloc(bytes);
@@ -489,7 +495,39 @@ blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return PyLong_FromVoidPtr(resolve() ? *(void **)&fxjit_torch.sgemm : NULL);
 }
 
+PyDoc_STRVAR(tell_unwritten_doc,
+"tell_unwritten(error, unwritten, /)\n\nNotes of what a graph raised whether the graph left its inputs as they were; None: a graph "
+"begins.");
+
+static PyObject *
+tell_unwritten(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "tell_unwritten() takes an exception and a bool");
+        return NULL;
+    }
+    int unwritten = PyObject_IsTrue(args[1]);
+    if (unwritten < 0) {
+        return NULL;
+    }
+    told.error = args[0] == Py_None ? NULL : args[0];
+    told.unwritten = unwritten;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(left_unwritten_doc,
+"left_unwritten(error, /) -> bool\n\nWhether the graph that raised this, the thread's last, is known to have left its inputs as they "
+"were.");
+
+static PyObject *
+left_unwritten(PyObject *Py_UNUSED(module), PyObject *error)
+{
+    return PyBool_FromLong(told.error == error && told.unwritten);
+}
+
 static PyMethodDef functions[] = {
+    {"left_unwritten", left_unwritten, METH_O, left_unwritten_doc},
+    {"tell_unwritten", (PyCFunction)(void (*)(void))tell_unwritten, METH_FASTCALL, tell_unwritten_doc},
     {"blas_address", blas_address, METH_NOARGS, blas_address_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"program_can", program_can, METH_O, program_can_doc},

@@ -169,7 +169,10 @@ class Lowering:
     ) -> TensorExpr:
         """The same into a given buffer; `stride` is that of `size`, where the buffer's own shape is another."""
         stride = buffer.stride if stride is None else stride
-        self.statements.append(Compute(buffer, size, rsize, expr, stride, offset, reduction, self.current_origins()))
+        narrowed = reduction is not None and not self.results_in_double()
+        self.statements.append(
+            Compute(buffer, size, rsize, expr, stride, offset, reduction, self.current_origins(), narrowed=narrowed)
+        )
         return TensorExpr(
             size, buffer.dtype, Load(buffer.name, compute_type(buffer.dtype), buffer.dtype, unit_free(size, stride), offset)
         )
@@ -248,6 +251,11 @@ class Lowering:
         return buffer in reads or any(self.storage.get(each) == buffer for each in others)
 
     # Who made what is being computed now
+
+    def results_in_double(self) -> bool:
+        """Whether a result of the operator that is lowered is float64."""
+        metas = pytree.tree_leaves(self.node.meta.get("val")) if self.node is not None else []
+        return any(isinstance(meta, torch.Tensor) and meta.dtype is torch.float64 for meta in metas)
 
     def current_origins(self) -> frozenset[torch.fx.Node]:
         assert self.node is not None
