@@ -134,7 +134,8 @@ TILE_WEIGHT_BYTES = 1 << 20
 
 #: Multiplications of an inference graph's convolutions from which they have channels-last images. Two threads, AVX-512, of the
 #: speed with plain ones: ResNet-50 at 4 x 224² 1.27, EfficientNet-like at 2 x 224² 2.3, U-Net at 2 x 64² 1.11, ConvNeXt-tiny
-#: 1.05; ten small networks of 4 to 200 million 0.99 to 1.08, which had better compile sooner.
+#: 1.05 (one run each, on a machine whose eager times differed by up to 40% between runs); eight small networks of 4 to 536
+#: million 1.01 to 1.08, with the plain one always first in turn. Small ones had better compile sooner.
 CHANNELS_LAST_WORK = 100_000_000
 
 # Where the numbers come from
