@@ -198,6 +198,7 @@ def _pattern(pattern: re.Pattern[Any]) -> list[Any]:
 _LIKE: Final[dict[str, tuple[type, Callable[[Any], Any]]]] = {
     "field": (_FIELD, lambda field: field.__reduce__()[1][0]),
     "function": (types.FunctionType, function_digest),
+    "dict": (dict, lambda found: [[pack(key), pack(value)] for key, value in found.items()]),  # defaults of a function
     "pattern": (re.Pattern, _pattern),
 }
 
