@@ -168,6 +168,41 @@ def fn(x, y):
 def make():
     return fn, (torch.linspace(-1, 1, 4).requires_grad_(), torch.ones(4).requires_grad_())
 """,
+    "what no name of its own leads to": """
+import abc, collections.abc, dataclasses, functools, inspect, logging, os, re
+LOG, PATTERN, NAMES = logging.getLogger("tests.stored"), re.compile("a+"), {"aa": 2.0}
+class Shape(abc.ABC):
+    pass
+class Square:
+    pass
+@dataclasses.dataclass
+class Settings:
+    width: int = 3
+    height: int = 4
+def keyword(x, *, by=1.0):
+    return x * by
+def twice(fn):
+    @functools.wraps(fn)
+    def both(*args):
+        return fn(fn(*args))
+    return both
+@twice
+def next_one(x):
+    return x + 1
+def fn(x, settings):
+    for each in dataclasses.fields(settings):
+        x = x * getattr(settings, each.name)
+    if "by" in inspect.signature(keyword).parameters and not LOG.isEnabledFor(logging.CRITICAL + 10):
+        x = keyword(x, by=2.0)
+    if issubclass(type(settings), Shape) or os.environ.get("FXJIT_TEST_OF_STORED"):
+        x = x - 1
+    for name, value in NAMES.items():
+        if PATTERN.fullmatch(name) and isinstance(name, collections.abc.Sequence):
+            x = x + value
+    return next_one(x)
+def make():
+    return fn, (torch.linspace(-1, 1, 4), Settings())
+""",
     "a context manager": """
 def fn(x):
     with torch.no_grad():
@@ -247,6 +282,10 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "an argument's number": ("a break", "requires_grad_(), 3", "requires_grad_(), 4"),
     "an argument's type": ("containers", "torch.ones(4, dtype=torch.float64)", "torch.ones(4, dtype=torch.float16)"),
     "an argument's size": ("a function", "torch.ones(4))", "torch.ones(3, 4))"),
+    "a field of a dataclass": ("what no name of its own leads to", "height: int = 4", "height: int = 4\n    depth: int = 5"),
+    "a parameter's name": ("what no name of its own leads to", "*, by=1.0", "*, by=1.0, other=2"),
+    "a pattern": ("what no name of its own leads to", '"a+"', '"b+"'),
+    "what a decorator wraps": ("what no name of its own leads to", "return x + 1", "return x + 2"),
     "a field": ("containers", "width: int = 3", "width: int = 5"),
     "the order of keys": ("containers", '"one": torch.ones(4)', '"zero": torch.ones(4)'),
     "the class of an argument": ("arguments that are written to", "class Box:\n    pass",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -24,6 +25,7 @@ from fxjit.guards.kinds import (
     KeysAre,
     LengthIs,
     NotSameObject,
+    PythonCheck,
     SameObject,
     SetIs,
     ShapeExpr,
@@ -34,7 +36,7 @@ from fxjit.guards.shape_program import evaluate_program
 from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
-from .objects import Changed, NotStorable, code_digest
+from .objects import Changed, NotStorable, code_digest, function_digest
 from .values import pack, pack_plain, unpack
 
 _ROOTS: Final = ("LocalSource", "ClosureSource", "ClosureCellSource", "GlobalSource", "BuiltinSource")
@@ -131,9 +133,13 @@ def _alive(obj: Any, guard: Guard) -> Any:
 def _pack_identity(guard: IdIs) -> list[Any]:
     if not guard._held.alive:
         return [_alive(None, guard)]
-    if type(guard.obj) is _FIELD:  # of a named tuple: no name leads to it
-        return [None, guard.obj.__reduce__()[1][0]]
-    return [pack(guard.obj)]
+    try:
+        return [pack(guard.obj)]
+    except NotStorable:
+        for kind, (of_type, content) in _LIKE.items():
+            if type(guard.obj) is of_type:
+                return [None, kind, content(guard.obj)]
+        raise
 
 
 _WRITERS: Final[dict[type[Guard], Callable[[Any], list[Any]]]] = {
@@ -154,6 +160,7 @@ _WRITERS: Final[dict[type[Guard], Callable[[Any], list[Any]]]] = {
     FoundIn: lambda guard: [guard.attr, pack(guard._held.obj)],
     BasesAre: lambda guard: [[_alive(held.obj, guard) for held in guard._held]],
     AmbientIs: lambda guard: [guard.name, pack_plain(guard.value)],
+    PythonCheck: lambda guard: [pack(guard.check), guard.text],
 }
 
 
@@ -183,13 +190,29 @@ def _code(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
     return CodeIs(sources[0], function.__code__)
 
 
+def _pattern(pattern: re.Pattern[Any]) -> list[Any]:
+    return [pack_plain(pattern.pattern), pattern.flags]
+
+
+#: What no name leads to, by its type and its content.
+_LIKE: Final[dict[str, tuple[type, Callable[[Any], Any]]]] = {
+    "field": (_FIELD, lambda field: field.__reduce__()[1][0]),
+    "function": (types.FunctionType, function_digest),
+    "dict": (dict, lambda found: [[pack(key), pack(value)] for key, value in found.items()]),  # defaults of a function
+    "pattern": (re.Pattern, _pattern),
+}
+
+
 def _identity(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
-    """A plain constant is another object in each process: the one that the frame has, if it is the same constant."""
+    """A plain constant is another object in each process, and so is what no name leads to: the one that the frame has, if it is
+    the same constant, or has the same content."""
     if len(data) > 1:
-        field = _fetched(sources[0], scope)
-        if type(field) is not _FIELD or field.__reduce__()[1][0] != data[1]:
-            raise Changed(f"{sources[0].name} is another field")
-        return IdIs(sources[0], field)
+        _, kind, known = data
+        found = _fetched(sources[0], scope)
+        of_type, content = _LIKE[kind]
+        if type(found) is not of_type or content(found) != known:
+            raise Changed(f"{sources[0].name} is another {kind}")
+        return IdIs(sources[0], found)
     obj = unpack(data[0])
     if is_plain(obj) and obj is not None:
         found = _fetched(sources[0], scope)
@@ -230,4 +253,5 @@ _READERS: Final[dict[str, _Reader]] = {
     "FoundIn": lambda sources, data, scope: FoundIn(sources[0], data[0], unpack(data[1])),
     "BasesAre": lambda sources, data, scope: BasesAre(sources[0], tuple(map(unpack, data[0]))),
     "AmbientIs": lambda sources, data, scope: AmbientIs(data[0], unpack(data[1])),
+    "PythonCheck": lambda sources, data, scope: PythonCheck(sources, unpack(data[0]), data[1]),
 }

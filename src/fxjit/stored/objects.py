@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import json
+import logging
 import marshal
 import os
 import sys
@@ -22,6 +23,7 @@ from typing import Any, Final
 import torch
 
 from fxjit import process_state
+from fxjit.frontend.values.constant import OPAQUE
 from fxjit.guards.constants import is_plain
 from fxjit.guards.source import namespace_of
 
@@ -30,6 +32,10 @@ PINNED: Final = frozenset({"torch", "numpy", "sympy", "typing_extensions", "fxji
 _WRAPPED: Final = (staticmethod, classmethod)
 _DESCRIPTORS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType,
                        types.MemberDescriptorType, types.ClassMethodDescriptorType)
+#: Methods in C of an object: `dict.__new__`, `vars(cls)["__doc__"].__get__`.
+_BOUND_IN_C: Final = (types.MethodWrapperType, types.BuiltinMethodType)
+#: How many decorators deep a function may be that was wrapped.
+_WRAPPINGS: Final = 4
 #: Packages of which modules are imported to read a reference.
 _IMPORTED: Final = ("torch", "fxjit")
 _CACHED: Final = type(functools.lru_cache(len))
@@ -64,9 +70,9 @@ def refer(obj: Any) -> list[Any]:
     elif isinstance(obj, dict) and id(obj) in (tables := _tables()):
         return ["table", *tables[id(obj)]]
     elif type(obj) is dict:
-        name = dict.get(obj, "__name__")
-        if isinstance(name, str) and _namespace(name) is obj:
-            return ["globals", name]
+        for name in (dict.get(obj, "__name__"), getattr(dict.get(obj, "__spec__"), "name", None)):
+            if isinstance(name, str) and _namespace(name) is obj:
+                return ["globals", name]
     elif isinstance(obj, torch._ops.OpOverload):
         if obj.namespace in ("aten", "prims"):
             return ["operator", str(obj)]
@@ -75,12 +81,19 @@ def refer(obj: Any) -> list[Any]:
             return ["operators", str(obj)]
     elif isinstance(obj, type) and issubclass(obj, types.ModuleType) and (module := _module_of_type(obj)) is not None:
         return ["module type", module, _digest(obj, module)]
+    elif isinstance(obj, logging.Logger) and logging.Logger.manager.loggerDict.get(obj.name) is obj:
+        return ["logger", obj.name, refer(type(obj))]
     elif isinstance(obj, enum.Enum) and type(obj).__members__.get(obj.name) is obj:
         return ["member", refer(type(obj)), obj.name]
     else:
         for kind, module, name in _names(obj):
             if _at(module, name) is obj:
                 return [kind, module, name, _digest(obj, module)]
+        if (place := _place_of_instance(obj)) is not None:
+            return ["instance", *place, refer(type(obj))]
+        if isinstance(obj, _BOUND_IN_C) and not isinstance(obj.__self__, (types.ModuleType, types.NoneType)):
+            if getattr(obj.__self__, obj.__name__, _MISSING) == obj:
+                return ["bound", refer(obj.__self__), obj.__name__]
     raise NotStorable(f"an object of type {type(obj).__name__} that no name leads to ({_label(obj)})")
 
 
@@ -101,6 +114,8 @@ def _names(obj: Any) -> Iterator[tuple[str, str, str]]:
     if isinstance(module, str) and isinstance(name, str):
         yield "name", module, name
         yield "name", module, f"{name}.__func__"  # under a staticmethod or classmethod
+        for depth in range(1, _WRAPPINGS + 1) if isinstance(obj, types.FunctionType) else ():
+            yield "name", module, name + ".__wrapped__" * depth  # under decorators that say what they wrap
         yield from (("name", module, each) for each in _names_in_module(obj, module))
     if isinstance(obj, type) and module == "builtins":
         yield from (("name", "types", each) for each, value in vars(types).items() if value is obj)
@@ -113,6 +128,22 @@ def _names_in_module(obj: Any, module: str) -> Iterator[str]:
     """Names that its own module has for a function that bears none of them: it was made inside another, or is a lambda."""
     if isinstance(obj, types.FunctionType):
         yield from (name for name, value in dict.items(_namespace(module) or {}) if value is obj and isinstance(name, str))
+
+
+def _place_of_instance(obj: Any) -> tuple[str, str] | None:
+    """Where the module of its class, or a class that stands there, has an object of Python's or torch's: `os.environ`,
+    `logging.Logger.manager`. What a trace reads of it is guarded, but for constants, whose contents are what they are."""
+    cls = type(obj)
+    if not is_pinned(cls.__module__) or not cls.__flags__ & _HEAP_TYPE or isinstance(obj, type) or cls in OPAQUE:
+        return None
+    for name, value in dict.items(_namespace(cls.__module__) or {}):
+        if value is obj and isinstance(name, str):
+            return cls.__module__, name
+        if isinstance(value, type) and value.__module__ == cls.__module__:
+            for inner, each in namespace_of(value).items():
+                if each is obj:
+                    return cls.__module__, f"{name}.{inner}"
+    return None
 
 
 def _module_of_type(cls: type) -> str | None:
@@ -161,6 +192,8 @@ def _at(module: str, name: str) -> Any:
             place = vars(place).get(part, _MISSING)
         elif isinstance(place, _WRAPPED) and part == "__func__":
             place = place.__func__
+        elif isinstance(place, types.FunctionType) and part == "__wrapped__":
+            place = vars(place).get(part, _MISSING)
         else:
             return _MISSING
     return place
@@ -191,6 +224,16 @@ def find(reference: list[Any]) -> Any:
         found = torch.ops
         for name in rest[0].split("."):
             found = getattr(found, name)
+    elif kind == "logger":
+        found = logging.Logger.manager.loggerDict.get(rest[0])
+        if type(found) is not find(rest[1]):
+            raise Changed(f"the logger {rest[0]} is another one")
+    elif kind == "instance":
+        found = _at(*rest[:2])
+        if type(found) is not find(rest[2]):
+            raise Changed(f"{rest[0]}.{rest[1]} is another one")
+    elif kind == "bound":
+        found = getattr(find(rest[0]), rest[1], None)
     elif kind == "member":
         found = find(rest[0]).__members__.get(rest[1])
     elif kind == "name":
@@ -208,6 +251,11 @@ def find(reference: list[Any]) -> Any:
 
 
 # -- what an object is, beside its name ----------------------------------------------------------------------------
+
+
+def function_digest(function: types.FunctionType) -> str:
+    """A digest of all that decides what a function does that no name leads to. Raises NotStorable."""
+    return _digest(function, function.__module__)
 
 
 def _digest(obj: Any, module: str) -> str:
@@ -233,7 +281,7 @@ def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
         return ["class", [f"{base.__module__}.{base.__qualname__}" for base in obj.__mro__ or ()], obj.__flags__ & _LASTING]
     if is_plain(obj):
         return ["constant", type(obj).__name__, repr(obj)]
-    if isinstance(obj, (types.BuiltinFunctionType, *_DESCRIPTORS)) and pinned:
+    if pinned and (isinstance(obj, (types.BuiltinFunctionType, *_DESCRIPTORS)) or _is_callable_of_c(obj)):
         return ["C", type(obj).__name__, _label(obj)]
     if isinstance(obj, types.ModuleType):
         return ["module", obj.__name__]
@@ -246,6 +294,14 @@ def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
     if not inside:
         raise NotStorable(f"{_label(obj)}, of which nothing says what it does")
     return ["reference", refer(obj)]
+
+
+_HEAP_TYPE: Final = 1 << 9
+
+
+def _is_callable_of_c(obj: Any) -> bool:
+    """Whether it is called by code in C of a pinned package: `np.add`, `np.argmin`."""
+    return callable(obj) and is_pinned(type(obj).__module__) and not type(obj).__flags__ & _HEAP_TYPE
 
 
 #: Flags of classes that stay: the others tell what CPython remembers of it.

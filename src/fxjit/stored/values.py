@@ -1,4 +1,4 @@
-"""Constants as data: plain values, names of torch, and references (objects.py)."""
+"""Constants as data: plain values, names of torch, references (objects.py), callables of ours by what they were made of."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from .objects import NotStorable, find, refer
 def _write(value: Any) -> list[Any]:
     if type(value) is frozenset and is_plain(value):
         return ["frozenset", *sorted(map(pack, value), key=repr)]
+    cls = type(value)
+    if cls.__module__.startswith("fxjit.") and "__slots__" in vars(cls) and callable(value):
+        return ["made", refer(cls), *(pack(getattr(value, name)) for name in cls.__slots__)]
     return ["object", refer(value)]
 
 
-_format = Format(_write, {"frozenset": lambda rest: frozenset(map(unpack, rest)), "object": lambda rest: find(rest[0])})
+_format = Format(_write, {"frozenset": lambda rest: frozenset(map(unpack, rest)), "object": lambda rest: find(rest[0]),
+                          "made": lambda rest: find(rest[0])(*map(unpack, rest[1:]))})
 
 
 def pack(value: Any) -> Any:

@@ -44,7 +44,7 @@ from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue
 from fxjit.guards.kinds import ConstIs, HasAttr, IdIs, KeysAre
-from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource
+from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource, ItemSource, Source
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -411,16 +411,16 @@ def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
 
 
-def _dataclass(t: Tracer, obj: Value) -> type | None:
-    """The class, or the object's class, where it has a table of fields, which is guarded; None where it has none."""
+def _dataclass(t: Tracer, obj: Value) -> tuple[type, Source] | None:
+    """The class, or the object's class, and where its table of fields is, which is guarded; None where it has none."""
     known = obj.as_constant() if obj.is_constant() and isinstance(obj.as_constant(), type) else obj.pytype()
     table, owner = descriptors.look_up(t, known, "__dataclass_fields__")
     if owner is None:
         return None
+    source = ClassItemSource(ConstSource(owner, owner.__qualname__), "__dataclass_fields__")
     if type(table) is dict:
-        source = ClassItemSource(ConstSource(owner, owner.__qualname__), "__dataclass_fields__")
         t.guard(KeysAre(source, tuple(table)))
-    return known  # type: ignore[no-any-return]  # a constant's class, or one that the value names
+    return known, source
 
 
 @function(dataclasses.is_dataclass)
@@ -430,10 +430,11 @@ def is_dataclass(t: Tracer, obj: Value, /) -> Value:
 
 @function(dataclasses.fields)
 def fields(t: Tracer, class_or_instance: Value) -> Value:
-    known = _dataclass(t, class_or_instance)
-    if known is None:
+    found = _dataclass(t, class_or_instance)
+    if found is None:
         t.raise_(TypeError, "must be called with a dataclass type or instance")
-    return TupleValue([t.make(field) for field in dataclasses.fields(known)])
+    known, table = found
+    return TupleValue([t.wrap(field, ItemSource(table, field.name)).realize() for field in dataclasses.fields(known)])
 
 
 def _inspected(t: Tracer, obj: Value, asker: str) -> Any:

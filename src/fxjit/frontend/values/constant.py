@@ -10,6 +10,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import gc
 import inspect
 import pathlib
 import re
@@ -116,6 +117,9 @@ class ConstantValue(Value):
             t.raise_(AttributeError, *error.args)
         if isinstance(found, types.MethodType) and isinstance(self.obj, enum.Enum):
             return t.call(t.make(types.MethodType), [t.make(found.__func__), self], None)
+        if type(found) is types.MappingProxyType and self.source is None and type(self.obj) in _OPAQUE_SET:
+            (behind,) = gc.get_referents(found)  # `signature.parameters`: as constant as what it belongs to
+            return t.call(t.make(types.MappingProxyType), [t.make(behind)], None)
         if isinstance(self.obj, types.GenericAlias) and found == getattr(self.obj.__origin__, name, None):
             return protocol.getattr_(t, t.make(self.obj.__origin__), name)  # `list[int].append`
         form = any(cls in _OPAQUE_SET for cls in type(found).__mro__)  # `alias.__origin__`: can be called, and is no method
@@ -245,5 +249,7 @@ def _wrap_enum(t: Tracer, obj: object, source: Source) -> Value:
 
 @wraps_if(lambda obj: any(cls in _OPAQUE_SET for cls in type(obj).__mro__), order=20)
 def _wrap_opaque(t: Tracer, obj: object, source: Source) -> Value:
+    if isinstance(source, ConstSource):  # the trace itself has it, and it does not change: there is nothing to guard
+        return ConstantValue(obj)
     t.guard(IdIs(source, obj))
     return ConstantValue(obj, source)
