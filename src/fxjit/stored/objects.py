@@ -23,7 +23,6 @@ from typing import Any, Final
 import torch
 
 from fxjit import process_state
-from fxjit.frontend.values.constant import OPAQUE
 from fxjit.guards.constants import is_plain
 from fxjit.guards.source import namespace_of
 
@@ -132,9 +131,11 @@ def _names_in_module(obj: Any, module: str) -> Iterator[str]:
 
 def _place_of_instance(obj: Any) -> tuple[str, str] | None:
     """Where the module of its class, or a class that stands there, has an object of Python's or torch's: `os.environ`,
-    `logging.Logger.manager`. What a trace reads of it is guarded, but for constants, whose contents are what they are."""
+    `logging.Logger.manager`. What a trace reads of it is guarded; of values, which are hashed by what they hold, nothing is."""
     cls = type(obj)
-    if not is_pinned(cls.__module__) or not cls.__flags__ & _HEAP_TYPE or isinstance(obj, type) or cls in OPAQUE:
+    compare: Any = cls.__eq__
+    is_value = callable(cls.__hash__) and compare is not object.__eq__
+    if not is_pinned(cls.__module__) or not cls.__flags__ & _HEAP_TYPE or isinstance(obj, type) or is_value:
         return None
     for name, value in dict.items(_namespace(cls.__module__) or {}):
         if value is obj and isinstance(name, str):
