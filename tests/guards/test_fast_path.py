@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "a parameter given another storage": _set_storage,
     "two parameters swapped": _swapped,
     "a frozen parameter that comes to depend on another": _grad_in_place,
-    "a buffer resized": lambda net: net.blocks[0].table.resize_(3, 4),
+    "a buffer resized": lambda net: net.blocks[0].table.resize_(3, 4).fill_(0.5),
     "an item of a list": lambda net: net.blocks[0].factors.__setitem__(0, 5),
     "a list replaced": lambda net: setattr(net.blocks[0], "factors", [7, 1]),
     "a dict cleared": lambda net: net.blocks[0].names.clear(),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 from fxjit import config
@@ -226,6 +227,25 @@ def test_the_order_of_a_set_that_was_given(program: Callable[..., Any]):
     assert list(with_gaps()) != list(with_gaps().copy())
     makers = [lambda: {0, 8}, lambda: {8, 0}, with_gaps, lambda: {64, 63}, set]
     assert_calls_agree(program, *(lambda make=make: (make(),) for make in makers))
+
+
+def test_what_puts_a_set_in_order_needs_none_of_its_own():
+    def program(x, s):
+        s.add(5)
+        s.discard(8)
+        return x, sorted(s), sorted(s, reverse=True, key=None), min(s), max(s)
+
+    def with_a_key(x, s):
+        s.add(5)
+        return x, sorted(s, key=lambda item: item % 8), min(s, key=lambda item: item % 8)
+
+    makers = [lambda: {0, 8}, lambda: {8, 0}, with_gaps, lambda: {64, 63, True}, lambda: {1.5, float("inf"), 2}, set]
+    for make in makers:
+        assert_same_as_eager(program, torch.ones(2), make())
+    assert_calls_agree(with_a_key, *(lambda make=make: (make(),) for make in makers))
+    assert_calls_agree(program, lambda: ({NAN, 2.0, 1.0},), lambda: ({1.0, 2.0, NAN},))
+    words = ["one", "two", "three"]
+    assert_calls_agree(lambda x, s: (x, sorted(s | {"four"}), min(s)), lambda: (set(words),), lambda: (frozenset(words),))
 
 
 def test_the_order_of_a_set_of_objects():

@@ -30,6 +30,7 @@ from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.random_values import RandomValue, are_random, compute
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
+from fxjit.frontend.values.sets import unpack_in_any_order
 from fxjit.guards.kinds import PythonCheck
 from fxjit.guards.source import ConstSource
 
@@ -494,6 +495,10 @@ def sum_(t: Tracer, values: Value, /, start: Value | None = None) -> Value:
     return total
 
 
+def _is_given(key: Value | None) -> bool:
+    return key is not None and not (key.is_constant() and key.as_constant() is None)
+
+
 def _extreme(fn: Any, op: str) -> None:
     name = fn.__name__
 
@@ -506,13 +511,13 @@ def _extreme(fn: Any, op: str) -> None:
             t.raise_(TypeError, f"{name} expected at least 1 argument, got 0")
         if len(args) > 1 and default is not None:
             t.raise_(TypeError, f"Cannot specify a default for {name}() with multiple positional arguments")
-        items = args if len(args) > 1 else protocol.unpack(t, args[0])
+        if not _is_given(key):
+            key = None
+        items = args if len(args) > 1 else protocol.unpack(t, args[0]) if key else unpack_in_any_order(t, args[0])
         if not items:
             if default is None:
                 t.raise_(ValueError, _EMPTY.format(name))
             return default
-        if key is not None and key.is_constant() and key.as_constant() is None:
-            key = None
         return _pick(t, items, key, op, fn)
 
 
@@ -554,7 +559,7 @@ _extreme(min, "<")
 @function(sorted)
 def sorted_(t: Tracer, values: Value, /, *, key: Value | None = None, reverse: Value | None = None) -> Value:
     descending = reverse is not None and protocol.truth(t, reverse)
-    items = list(protocol.unpack(t, values))
+    items = protocol.unpack(t, values) if _is_given(key) else unpack_in_any_order(t, values)
     sort_values(t, items, key, descending)
     return ListValue(items)
 

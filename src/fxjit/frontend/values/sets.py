@@ -495,6 +495,22 @@ def set_part(value: Value) -> SetValue | None:
     return part if isinstance(part, SetValue) else None
 
 
+def unpack_in_any_order(t: Tracer, value: Value) -> list[Value]:
+    """The items of an iterable, for a caller that orders them: those of a set come as they are, without a guard on its order,
+    if they have one order among themselves. No two of them are equal."""
+    part = value.realize()
+    if isinstance(part, SetValue) and _are_ordered(part.elements):
+        return list(part.elements.values())
+    return protocol.unpack(t, value)
+
+
+def _are_ordered(keys: Collection[HashKey]) -> bool:
+    return any(
+        all(type(key) in kinds for key in keys) and not any(key != key for key in keys)  # a NaN has no place
+        for kinds in ((bool, int, float), (str,), (bytes,))
+    )
+
+
 # -- what the new bytecode calls --------------------------------------------------------------------------------
 
 

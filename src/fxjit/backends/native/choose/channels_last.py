@@ -32,7 +32,7 @@ _OF_ANY_LAYOUT = frozenset(("linear.default", "convolution.default"))
 def use_channels_last(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
     turned = {node for node in graph.find_nodes(op="call_function", target=aten.convolution.default) if _is_plane(node)}
-    if not turned or sum(map(_work, turned)) < CHANNELS_LAST_WORK or not _is_known(graph) or _shares_outputs(graph):
+    if not turned or not _is_known(graph) or sum(map(_work, turned)) < CHANNELS_LAST_WORK or _shares_outputs(graph):
         return
     _Rewriter(graph, turned).run()
 
