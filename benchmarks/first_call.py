@@ -4,6 +4,9 @@
 Each program (benchmarks/programs.py) has processes of its own, one with tiers and one without, which take turns; each starts
 with an empty cache and compiles a trivial function first, so that importing the compiler is left out. Steps during the compile
 are compared with eager steps of the same process before and after it. Printed as Markdown, medians over the rounds.
+
+`--second-process` measures the first result in a process that finds another's cache: its graphs alone, and its entries too
+(`config.store_entries`), of which it says how many frames still were traced, and whether results and gradients are eager's.
 """
 
 from __future__ import annotations
@@ -76,13 +79,59 @@ def measure(name: str, tiers: bool, training: bool) -> dict[str, float]:
 
 def in_process(name: str, tiers: bool, training: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
-        command = [sys.executable, "-m", "benchmarks.first_call", "--here", name, *(["--tiers"] if tiers else []),
-                   *(["--training"] if training else [])]
-        environment = fxjit.config.child_environment(FXJIT_CACHE_DIR=folder)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return _in_process(folder, ["--here", name, *(["--tiers"] if tiers else []), *(["--training"] if training else [])])
+
+
+def _in_process(folder: str, arguments: list[str]) -> dict[str, Any]:
+    """What this file prints, in a process of its own, with that cache folder."""
+    command = [sys.executable, "-m", "benchmarks.first_call", *arguments]
+    environment = fxjit.config.child_environment(FXJIT_CACHE_DIR=folder)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def measure_second(name: str, entries: bool, training: bool) -> dict[str, Any]:
+    """Of one program, in this process, whose cache folder another one may have filled."""
+    fxjit.compile(lambda x: x * 2 + 1)(torch.ones(3))
+    models.seed(0)
+    eager = PROGRAMS[name]()
+    models.seed(0)
+    ours = PROGRAMS[name]()
+    found: dict[str, Any] = {"eager": first_call(step_of(eager, eager.fn, training))}
+    fxjit.counters.clear()
+    with fxjit.config.patch(store_entries=entries):
+        compiled = fxjit.compile(ours.fn)
+        found["first"] = first_call(step_of(ours, compiled, training))
+        found["traced"] = fxjit.counters["cache"]["entry miss"]
+        wrong = []
+        for batch in ours.batches:
+            wrong += models.differences(models.call(eager, eager.fn, batch), models.call(ours, compiled, batch), "result")
+        if training:
+            wrong += models.gradients_that_differ(eager, ours, compiled)
+    found["wrong"] = wrong[0] if wrong else ""
+    return found
+
+
+SECOND_HEADER = ("program", "empty cache, s over eager's", "graphs of another process, s", "its entries too, s", "frames traced",
+                 "results")
+
+
+def second_row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
+    """One row of the table of second processes."""
+    seconds: dict[str, list[float]] = {"empty": [], "graphs": [], "entries": []}
+    traced, wrong = 0, ""
+    for _ in range(rounds):
+        for entries, kind in ((False, "graphs"), (True, "entries")):
+            with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
+                for where in ("empty", kind):
+                    found = _in_process(folder, ["--second-process", "--here", name, *(["--entries"] if entries else []),
+                                                 *(["--training"] if training else [])])
+                    seconds[where].append(found["first"] - found["eager"])
+                    wrong = wrong or found["wrong"]
+        traced = int(found["traced"])
+    return (name, *(f"{statistics.median(each):.2f}" for each in seconds.values()), str(traced), wrong or "as eager's")
 
 
 HEADER = ("program", "first call over eager's, foreground, s", "the same, tiers, s", "until compiled, foreground, s",
@@ -112,17 +161,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--here", help="measure this program in this process")
     parser.add_argument("--tiers", action="store_true")
     parser.add_argument("--training", action="store_true")
-    parser.add_argument("--only", nargs="*", default=SAMPLE)
+    parser.add_argument("--second-process", action="store_true", help="the table of second processes")
+    parser.add_argument("--entries", action="store_true", help="with --here: config.store_entries")
+    parser.add_argument("--only", nargs="*", default=SAMPLE, help="these programs; without a name: all")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(argv)
+    if options.here and options.second_process:
+        print(json.dumps(measure_second(options.here, options.entries, options.training)))
+        return
     if options.here:
         print(json.dumps(measure(options.here, options.tiers, options.training)))
         return
     rows = []
-    for name in options.only:
-        rows.append(row(name, options.rounds, options.training))
+    for name in options.only or PROGRAMS:
+        rows.append((second_row if options.second_process else row)(name, options.rounds, options.training))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    print(markdown(HEADER, rows))
+    print(markdown(SECOND_HEADER if options.second_process else HEADER, rows))
     print(f"\n{measured_beside()}")
 
 

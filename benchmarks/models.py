@@ -192,6 +192,13 @@ def call(program: Program, fn: Any, batch: int) -> Any:
 
 
 def _gradients(row: Row, eager: Program, ours: Program, compiled: Any) -> None:
+    wrong = gradients_that_differ(eager, ours, compiled)
+    row.gradients = "as eager's" if not wrong else wrong[0]
+    row.notes += wrong
+
+
+def gradients_that_differ(eager: Program, ours: Program, compiled: Any) -> list[str]:
+    """Runs forward and backward of both, and says where the gradients of the parameters differ."""
     found = []
     for program, fn in ((eager, eager.fn), (ours, compiled)):
         assert program.module is not None
@@ -202,9 +209,7 @@ def _gradients(row: Row, eager: Program, ours: Program, compiled: Any) -> None:
         if loss.requires_grad:  # a module's parameters may have no part in its result, or there may be none
             loss.backward()
         found.append({name: parameter.grad for name, parameter in program.module.named_parameters()})
-    wrong = list(differences(found[0], found[1], "gradients"))
-    row.gradients = "as eager's" if not wrong else wrong[0]
-    row.notes += wrong
+    return list(differences(found[0], found[1], "gradients"))
 
 
 def _loss(result: Any) -> torch.Tensor:
