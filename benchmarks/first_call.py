@@ -114,8 +114,8 @@ def measure_second(name: str, entries: bool, training: bool) -> dict[str, Any]:
     return found
 
 
-SECOND_HEADER = ("program", "empty cache, s over eager's", "graphs of another process, s", "its entries too, s", "frames traced",
-                 "results")
+SECOND_HEADER = ("program", "empty cache, s over eager's", "graphs of another process, s", "its entries too, s",
+                 "frames traced", "results")
 
 
 def second_row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
