@@ -153,9 +153,10 @@ def threads(program: Program) -> None:
 
 
 def own_thread_pool() -> None:
-    """torch makes the thread pool of a forked process anew at its first use, and fails where two threads use it first together
-    (ParallelOpenMP.cpp, "Invalid thread pool"): with eager programs, too."""
-    torch.set_num_threads(torch.get_num_threads())
+    """One thread for operators. torch makes the thread pool of a forked process anew at its first use, and fails where two
+    threads use it first together (ParallelOpenMP.cpp, "Invalid thread pool"), and GNU's OpenMP waits forever in a fork whose
+    parent had a team of several: with eager programs, too."""
+    torch.set_num_threads(1)
 
 
 def fork(program: Program) -> None:
