@@ -11,7 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import breaks, call_cost, capture, cpu, cpython, distributed, distributed_steps, first, models, scripts, timing
+from benchmarks import (
+    breaks,
+    call_cost,
+    capture,
+    cpu,
+    cpython,
+    distributed,
+    distributed_steps,
+    first,
+    first_call,
+    models,
+    scripts,
+    timing,
+)
+
+import fxjit
 
 BRIEFLY = ["--seconds", "0.001"]
 
@@ -110,6 +125,17 @@ def test_a_model_may_draw_its_weights_from_any_stream(monkeypatch):
     monkeypatch.setitem(models.MORE, "drawn", build)
     row = models.measure("drawn", models.Fxjit("eager"))
     assert (row.error, row.outputs, row.gradients) == ("", "as eager's", "as eager's"), row
+
+
+def test_what_a_second_process_finds(tmp_path):
+    """A reset stands for the end of a process: what is measured in each is measured here in turn."""
+    with fxjit.config.patch(cache_dir=str(tmp_path), cache_graphs=True):
+        found = []
+        for _ in range(2):
+            found.append(first_call.measure_second("prog_trivial_add", entries=True, training=False))
+            fxjit.reset()
+    assert [each["wrong"] for each in found] == ["", ""]
+    assert found[0]["traced"] >= 1 and found[1]["traced"] == 0 and found[1]["first"] > 0
 
 
 def test_scripts(capsys, tmp_path):
