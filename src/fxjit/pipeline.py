@@ -204,7 +204,7 @@ def _warn_limit(code: types.CodeType, setting: str, limit: int, because: str) ->
 
 
 def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Sequence[GuardSet] = (),
-          bound: Iterable[str] = ()) -> None:
+          bound: Iterable[str | process_state.ResultOf] = ()) -> None:
     """The frame cannot be compiled in part: it runs as it stands, now and (unless a module becomes another by that) later;
     what it calls is still compiled."""
     cause = None
@@ -224,7 +224,8 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Se
             _keep_skip(options, frame, guards, event, bound)
 
 
-def _keep_skip(options: Options, frame: Frame, guards: GuardSet, event: events.FrameSkipped, bound: Iterable[str]) -> None:
+def _keep_skip(options: Options, frame: Frame, guards: GuardSet, event: events.FrameSkipped,
+               bound: Iterable[str | process_state.ResultOf]) -> None:
     """For the disk and for artifacts: what the next process is spared to trace."""
     record = Skipped(guards, frame.arg_names, event, [*bound], present())
     entries.note_skip(frame.code, options, record)

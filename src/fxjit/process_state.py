@@ -47,25 +47,37 @@ def queried() -> Iterator[set[str]]:
         _queried.reset(token)
 
 
-_bound: ContextVar[set[str] | None] = ContextVar("bound", default=None)
+class ResultOf:
+    """What a function gave whose results are constants of the process: another process can ask it again."""
+
+    __slots__ = ("args", "function", "kwargs", "result")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self.function, self.args, self.kwargs, self.result = function, args, kwargs, result
+
+    def __str__(self) -> str:
+        return f"the result of {self.function.__qualname__}"
 
 
-def bind(why: str) -> None:
+_bound: ContextVar[set[str | ResultOf] | None] = ContextVar("bound", default=None)
+
+
+def bind(why: str | ResultOf) -> None:
     """What is being compiled took something for a constant that is one in this process alone, and that no guard names."""
     reasons = _bound.get()
     if reasons is not None:
         reasons.add(why)
 
 
-def bound_by() -> frozenset[str]:
+def bound_by() -> frozenset[str | ResultOf]:
     """The reasons so far."""
     return frozenset(_bound.get() or ())
 
 
 @contextmanager
-def bound() -> Iterator[set[str]]:
+def bound() -> Iterator[set[str | ResultOf]]:
     """Gives the reasons why what is compiled inside holds in this process alone."""
-    reasons: set[str] = set()
+    reasons: set[str | ResultOf] = set()
     token = _bound.set(reasons)
     try:
         yield reasons

@@ -450,6 +450,53 @@ def make():
         assert traces == ["by_identity", "by_order", "by_hash"]
 
 
+def test_results_that_are_constants_of_the_process_are_asked_for_again(new_process: NewProcess, traces: list[str]) -> None:
+    """A marked function's result, under a cache too: the same starts compiled, another is traced, and so is what it raises."""
+    text = HEAD + """
+import functools, os
+from torch.compiler import assume_constant_result
+@functools.lru_cache
+@assume_constant_result
+def version(name, *, offset):
+    return len(os.environ.get(name, "")) + offset
+@assume_constant_result
+def may_raise():
+    raise ValueError("not here")
+def fn(x):
+    return x * 2 if version("FXJIT_TEST_RESULT", offset=1) > 2 else x * 3
+def caught(x):
+    try:
+        may_raise()
+    except ValueError:
+        return x + 1
+    return x
+"""
+    for value, expected in (("ab", ["fn", "caught"]), ("ab", ["caught"]), ("a", ["fn", "caught"]), ("ab", ["caught"])):
+        traces.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FXJIT_TEST_RESULT", value)
+            module = new_process(text)
+            for fn in (module.fn, module.caught):
+                assert_same(fxjit.compile(fn)(torch.ones(3)), fn(torch.ones(3)))
+        assert traces == expected, value
+
+
+def test_an_operator_of_another_package_is_referred_to_with_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fxjit.stored import objects
+
+    monkeypatch.setattr(objects, "operator_text", lambda operator: f"{operator} of 1.0")
+    for operator in (torch.ops.quantized.add, torch.ops.quantized.add.default):
+        reference = objects.refer(operator)
+        assert objects.find(reference) is operator
+        with monkeypatch.context() as changed:
+            changed.setattr(objects, "operator_text", lambda operator: f"{operator} of 2.0")
+            with pytest.raises(objects.Changed, match="another one"):
+                objects.find(reference)
+    assert objects.find(objects.refer(torch.ops.aten.add)) is torch.ops.aten.add
+    with pytest.raises(objects.Changed, match="there is no"):
+        objects.find(["operator", "aten.no_such_operator", ""])
+
+
 def entry_files(store: Path) -> list[Path]:
     return [file for file in store.glob("*.json") if '"sources"' in file.read_text()]
 

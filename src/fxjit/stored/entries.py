@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import json
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -29,9 +29,11 @@ from fxjit.backends.store.graphs import entries_of_graph
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
+from fxjit.guards.constants import same_constant
 from fxjit.guards.kinds import GuardSet
 from fxjit.guards.source import Scope
 from fxjit.guards.tree import build_tree
+from fxjit.process_state import ResultOf
 from fxjit.reasons import Explained
 from fxjit.skips import torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -40,8 +42,10 @@ from .codes import FrameCode, pack_code, read_code
 from .graphs import keys_of, pack_graph, read_captured, read_graph
 from .guards import SourceTable, codes_found, codes_named, pack_guards, read_guards, read_sources
 from .key import entries_key
-from .objects import Changed, NotStorable
+from .objects import Changed, NotStorable, refer
+from .objects import find as find_reference
 from .record import Compiled, Skipped, Stored
+from .values import pack, unpack
 
 log = logs.artifact("cache")
 
@@ -89,11 +93,13 @@ def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stor
         return record
     try:
         key = entries_key(code, options, record.state)
-        if record.bound:
-            raise NotStorable(", ".join(sorted(record.bound)))
+        here_alone = sorted(why for why in record.bound if isinstance(why, str))
+        if here_alone:
+            raise NotStorable(", ".join(here_alone))
         if options.guard_filter is not None or not config.guard_nn_modules:
             raise NotStorable("guards that the program does without")
-        return Stored(key, _pack_skip(record) if isinstance(record, Skipped) else _pack(code, record))
+        packed = _pack_skip(record) if isinstance(record, Skipped) else _pack(code, record)
+        return Stored(key, {**packed, "results": sorted(_pack_results(record.bound), key=repr)})
     except (Changed, CppCompileError) as why:
         raise NotStorable(str(why)) from None
     except NotStorable:
@@ -122,6 +128,20 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names),
             "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table))),
             "graph": graph, "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
+
+
+def _pack_results(bound: Collection[str | ResultOf]) -> Iterator[list[Any]]:
+    for said in bound:
+        if isinstance(said, ResultOf):
+            yield [refer(said.function), *map(pack, (said.args, tuple(said.kwargs.items()), said.result))]
+
+
+def _check_results(packed: Sequence[list[Any]]) -> None:
+    """Asks the functions whose results the trace took for constants. Raises Changed."""
+    for function, args, kwargs, result in packed:
+        fn = find_reference(function)
+        if not same_constant(fn(*unpack(args), **dict(unpack(kwargs))), unpack(result)):
+            raise Changed(f"the result of {fn.__qualname__} is another one")
 
 
 def _key_of(code: CodeType, options: Any) -> str | None:
@@ -201,6 +221,7 @@ def _checked(frame: Frame, packed: dict[str, Any]) -> tuple[GuardSet, _C.GuardTr
     if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
         failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
         raise Changed("a guard does not hold" if failure is None else failure[1].describe())
+    _check_results(packed["results"])
     return guards, tree, codes_found(packed["guards"], sources, scope)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import torch
 
 from fxjit import process_state
+from fxjit.backends.store.operators import TORCHS, Unknown, operator_text
 from fxjit.guards.constants import is_plain
 from fxjit.guards.source import namespace_of
 
@@ -72,12 +73,8 @@ def refer(obj: Any) -> list[Any]:
         for name in (dict.get(obj, "__name__"), getattr(dict.get(obj, "__spec__"), "name", None)):
             if isinstance(name, str) and _namespace(name) is obj:
                 return ["globals", name]
-    elif isinstance(obj, torch._ops.OpOverload):
-        if obj.namespace in ("aten", "prims"):
-            return ["operator", str(obj)]
-    elif isinstance(obj, torch._ops.OpOverloadPacket):
-        if str(obj).partition(".")[0] in ("aten", "prims"):
-            return ["operators", str(obj)]
+    elif isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return ["operator", str(obj), _definition(obj)]
     elif isinstance(obj, type) and issubclass(obj, types.ModuleType) and (module := _module_of_type(obj)) is not None:
         return ["module type", module, _digest(obj, module)]
     elif isinstance(obj, logging.Logger) and logging.Logger.manager.loggerDict.get(obj.name) is obj:
@@ -193,7 +190,7 @@ def _at(module: str, name: str) -> Any:
             place = vars(place).get(part, _MISSING)
         elif isinstance(place, _WRAPPED) and part == "__func__":
             place = place.__func__
-        elif isinstance(place, types.FunctionType) and part == "__wrapped__":
+        elif isinstance(place, (types.FunctionType, _CACHED)) and part == "__wrapped__":
             place = vars(place).get(part, _MISSING)
         else:
             return _MISSING
@@ -221,10 +218,12 @@ def find(reference: list[Any]) -> Any:
         found = os.environ._data  # type: ignore[attr-defined]  # not in the stubs
     elif kind == "table":
         found = _at(*rest)
-    elif kind in ("operator", "operators"):
+    elif kind == "operator":
         found = torch.ops
         for name in rest[0].split("."):
-            found = getattr(found, name)
+            found = getattr(found, name, None)
+        if found is not None and _definition(found) != rest[1]:
+            raise Changed(f"the operator {rest[0]} is another one")
     elif kind == "logger":
         found = logging.Logger.manager.loggerDict.get(rest[0])
         if type(found) is not find(rest[1]):
@@ -257,6 +256,20 @@ def find(reference: list[Any]) -> Any:
 def function_digest(function: types.FunctionType) -> str:
     """A digest of all that decides what a function does that no name leads to. Raises NotStorable."""
     return _digest(function, function.__module__)
+
+
+def _definition(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str:
+    """A digest of what an operator of another package does; torch's version says it of torch's own. Raises NotStorable."""
+    overloads: list[Any] = [operator]
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        overloads = [getattr(operator, name) for name in operator.overloads()]
+    if all(each.namespace in TORCHS for each in overloads):
+        return ""
+    try:
+        texts = [*map(operator_text, overloads)]
+    except Unknown as why:
+        raise NotStorable(str(why)) from None
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:32]
 
 
 def _digest(obj: Any, module: str) -> str:

@@ -6,7 +6,7 @@ be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from fxjit.backends.graph.recipe import AnyRecipe
 from fxjit.events import FrameSkipped
 from fxjit.guards.kinds import GuardSet
+from fxjit.process_state import ResultOf
 
 from .state import State
 
@@ -29,7 +30,7 @@ class Compiled:
     graph: Callable[..., Any] | None
     recipes: Sequence[AnyRecipe | None]
     #: Why it holds in this process alone, or has a form that data cannot say.
-    bound: Sequence[str]
+    bound: Collection[str | ResultOf]
     #: The names of the operators in its graph.
     ops: tuple[str, ...]
     #: The state of the process when it was compiled.
@@ -44,7 +45,7 @@ class Skipped:
     arg_names: tuple[str, ...]
     event: FrameSkipped
     #: Why it holds in this process alone.
-    bound: Sequence[str]
+    bound: Collection[str | ResultOf]
     state: State
 
 

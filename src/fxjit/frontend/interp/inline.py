@@ -164,14 +164,20 @@ _reads_own_frame(inspect.currentframe)
 
 def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs: Mapping[str, Value],
                      read: Callable[[Tracer, Value], object], pure: bool) -> Value:
-    if not pure:
-        process_state.bind(f"the result of {fn.__qualname__}")
     try:
         known = [read(t, arg) for arg in args]
         named = {name: read(t, arg) for name, arg in kwargs.items()}
     except NotConcrete:
         t.break_("call-builtin", function=fn.__qualname__, args=", ".join(arg.describe() for arg in args))
-    return protocol.fold(t, lambda: fn(*known, **named))
+    said: str | process_state.ResultOf = f"the result of {fn.__qualname__}"
+    try:
+        result = protocol.fold(t, lambda: fn(*known, **named))
+        if result.is_constant():
+            said = process_state.ResultOf(fn, tuple(known), named, result.as_constant())
+    finally:  # what it raises is one, too
+        if not pure:
+            process_state.bind(said)
+    return result
 
 
 def _plain(t: Tracer, value: Value) -> object:
