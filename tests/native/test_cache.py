@@ -245,6 +245,20 @@ def test_what_killed_processes_left_is_removed_and_nothing_that_is_in_use(folder
     assert not mine.path.exists()
 
 
+def test_a_directory_that_another_thread_writes_to_is_removed_all_the_same(folder, monkeypatch):
+    mine = cc.Scratch(cache.KernelCache(folder).folder)
+    rmdir, late = os.rmdir, [b"a library", b"its sum"]
+
+    def rmdir_too_late(path, **known):
+        if late:
+            (mine.path / f"late {len(late)}").write_bytes(late.pop())
+        rmdir(path, **known)
+
+    monkeypatch.setattr(os, "rmdir", rmdir_too_late)
+    mine.discard()
+    assert not late and not mine.path.exists()
+
+
 def test_a_killed_compile_leaves_nothing_for_long(folder, tmp_path):
     """kill -9 in the middle: the next process removes what is there, though the time is not over in which it could be young."""
     code = (
