@@ -117,7 +117,7 @@ class Folder:
         return 0
 
     def remove_tree(self, name: str) -> None:
-        """Removes a directory with all that is in it: also with what somebody puts there meanwhile, who fails once it is gone."""
+        """Removes a directory with all that is in it, and what somebody puts there meanwhile, who fails once it is gone."""
         for _ in range(_REMOVALS):
             shutil.rmtree(name, ignore_errors=True, dir_fd=self.descriptor)
             if not os.access(name, os.F_OK, dir_fd=self.descriptor, follow_symlinks=False):
