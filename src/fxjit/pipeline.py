@@ -365,7 +365,7 @@ def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> Guard
 def _speculative(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
                speculated: SpeculationCheck) -> Callable[..., Any]:
     """The graph for new code that goes on with the user's where the data is not as the trace took it to be."""
-    written = _positions(speculated.written, graph)
+    written = _positions(speculated.undo.written, graph)
     devices = _input_devices(graph)
     weakly = weakref.ref(code)
 
@@ -375,7 +375,7 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
             history_of(known).speculates = False
             entries.clear(known, options)
 
-    speculative = SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up)
+    speculative = SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up, speculated.undo.whole)
     return _C.DisabledFunction(speculative, opaque=True)
 
 
@@ -396,7 +396,7 @@ def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, options: Op
     # The state of a GPU's generator cannot be read while a CUDA graph is captured.
     can_draw = all(each.type == "cpu" for each in _input_devices(graph))
     if plan is not None and (result.effects or not tells) and (can_draw or not plan.draws):
-        return "always", UndoableGraph(_positions(plan.written, graph), plan.draws)
+        return "always", UndoableGraph(_positions(plan.written, graph), plan.draws, whole=plan.whole)
     if not tells_writes(options.chosen_backend) or restart is None:
         return "never", None
     if not restart.draws:

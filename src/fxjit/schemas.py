@@ -12,7 +12,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +49,10 @@ _DROPOUTS = frozenset(f"{kind}dropout{end}" for kind in ("", "alpha_", "feature_
     "dropout1d", "dropout2d", "dropout3d"}  # fmt: skip
 #: Operators whose result is in their first argument's memory, which they don't declare, so that autograd takes it for new.
 _UNDECLARED_VIEWS = frozenset({"_unsafe_view"})
+#: Parameters of operators that lay out their result in its argument's storage as they are told, and operators without such
+#: parameters that do so inside.
+_LAYOUTS = frozenset({"stride", "storage_offset"})
+STRIDED_INSIDE = frozenset({"fill_diagonal_"})
 #: Namespaces of torch's functional collectives.
 _COLLECTIVES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 _KNOWN_PACKAGES = frozenset({"torch", "math", "_operator", "operator", "builtins", "fxjit"})
@@ -154,6 +158,21 @@ def has_kernel(overload: OpOverload, key: str) -> bool:
     function that torch.func transforms gets to, and raises where it is asked about one."""
     name = overload.name()
     return torch._C._dispatch_has_kernel(name) and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+
+def reaches_beyond(node: Node) -> bool:
+    """Whether the call may get at memory of an argument's storage that is none of its elements, or give the argument another
+    shape. What is called without a schema may."""
+    if node.op not in _CALLS or not is_known(node.target):
+        return node.op in _CALLS and bool(written(node))
+    return any(map(_reaches_beyond, overloads_of(node.target)))
+
+
+@functools.cache
+def _reaches_beyond(overload: OpOverload) -> bool:
+    signature = _of_schema(overload)
+    is_told = not _LAYOUTS.isdisjoint(signature.names) and signature.bases[:1] == signature.names[:1]
+    return is_told or torch.Tag.inplace_view in overload.tags or overload._opname in STRIDED_INSIDE
 
 
 def returns_alias(target: Any) -> bool:
@@ -307,6 +326,36 @@ def _is_deterministic(node: Node) -> bool:
 
 def _is_zero(given: Any) -> bool:
     return isinstance(given, (int, float)) and given == 0
+
+
+# Memory
+
+
+def tensors_of(node: Node) -> Iterator[torch.Tensor]:
+    """The fake tensors that the node of a captured graph gave."""
+    for leaf in pytree.tree_leaves(node.meta.get("example_value")):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+def storages_of(nodes: Iterable[Node]) -> set[int]:
+    """The storages of what the nodes gave; sparse tensors have none."""
+    tensors = (tensor for node in nodes for tensor in tensors_of(node))
+    return {place for tensor in tensors for place in storages(tensor)}
+
+
+def all_nodes(graph: torch.fx.Graph) -> Iterator[Node]:
+    """The nodes of a captured graph and of those that its higher-order operators take."""
+    for node in graph.nodes:
+        yield node
+        if node.op == "get_attr":
+            for inner in inner_graphs(node):
+                yield from all_nodes(inner.graph)
+
+
+def written_storages(graph: torch.fx.Graph, by: Callable[[Node], bool] = lambda node: True) -> set[int]:
+    """The storages that the captured graph writes to, or only those nodes of it."""
+    return {place for node in all_nodes(graph) if by(node) for place in storages_of(written(node))}
 
 
 # Schemas

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import fxjit
 from fxjit import _C
 from fxjit.backends.native.pipeline import compile_graph
+from fxjit.counters import counters
 from fxjit.resume.deoptimization import UndoableGraph
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -317,3 +318,94 @@ def test_a_graph_that_runs_as_captured_and_writes_to_large_inputs_reaches_the_ha
         ours, eagers = ((torch.ones(100_000), torch.ones(3), torch.tensor([index])) for _ in range(2))
         assert torch.equal(compiled(*ours), f(*eagers))
         assert torch.equal(ours[0], eagers[0])
+
+
+def beside_a_view(x, y, index, log):
+    log.append(1)
+    x.as_strided((4,), (1,), 0).add_(1)
+    return y[index]
+
+
+def beside_a_view_of_a_view(x, y, index, log):
+    log.append(1)
+    x.detach()[1:].as_strided((4,), (1,), 0).mul_(3)
+    return y[index]
+
+
+def of_another_shape(x, y, index, log):
+    log.append(1)
+    x.as_strided_((2, 2), (2, 1), 0).t_().add_(1)
+    return y[index]
+
+
+def unsqueezed(x, y, index, log):
+    log.append(1)
+    x.unsqueeze_(0)
+    return y[index]
+
+
+def a_diagonal(x, y, index, log):
+    log.append(1)
+    x.view(3, 1).fill_diagonal_(9, wrap=True).add_(1)
+    return y[index]
+
+
+def lists(x, y, index):
+    torch._foreach_add_([x, x[1:]], 1)
+    return y[index]
+
+
+def lists_before_an_effect(x, y, index, log):
+    torch._foreach_add_([x, x[1:]], 1)
+    log.append(1)
+    return y[index]
+
+
+def behind_what_fails(x, y, index, log):
+    log.append(1)
+    z = y[index]
+    x.add_(1)
+    return z
+
+
+def what_fails_alone(x, y, index):
+    z = y[index]
+    x.add_(1)
+    return z
+
+
+BEYOND = [beside_a_view, beside_a_view_of_a_view, of_another_shape, unsqueezed, a_diagonal, lists, lists_before_an_effect,
+          behind_what_fails, what_fails_alone]
+
+
+@pytest.mark.parametrize("program", BEYOND, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_memory_beside_an_input_its_shape_and_its_version_are_as_eager_leaves_them(program, backend):
+    """Writes reach all of an input's storage; and autograd, which counts them, refuses no derivative that eager gives."""
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend)
+    for part in (slice(4, 7), slice(2, 8, 2)):
+        for index in ([0], [7]):
+            left = []
+            for call in (program, compiled):
+                memory, weight, log = torch.arange(10.0), torch.ones(3, requires_grad=True), []
+                x = memory[part]
+                before = (weight * x).sum()
+                try:
+                    found = call(x, torch.ones(3), torch.tensor(index), *([log] if program.__code__.co_argcount > 3 else []))
+                except IndexError as error:
+                    found = str(error)
+                try:
+                    before.backward()
+                except RuntimeError as error:
+                    log.append(type(error))
+                left.append((found, memory.tolist(), x.shape, x.stride(), x.storage_offset(), log))
+            assert left[0] == left[1]
+
+
+def test_inputs_of_other_sizes_are_saved_too():
+    fxjit.reset()
+    compiled = fxjit.compile(behind_what_fails, backend="eager", dynamic=True)
+    for size in (6, 8, 9):
+        compiled(torch.ones(size), torch.ones(3), torch.tensor([0]), [])
+    assert not counters["failed_graphs"]

@@ -126,8 +126,8 @@ class SpeculationCheck:
 
     #: What the graph gives out behind all else: a boolean tensor, whether the data takes the same ways.
     flag: Value
-    #: The placeholders of inputs that the graph writes to.
-    written: tuple[torch.fx.Node, ...]
+    #: What undoes what the graph did.
+    undo: UndoPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,8 @@ class UndoPlan:
     draws: bool
     #: Whether these inputs are more than is copied for each run.
     large: bool
+    #: Whether it may write to other memory of their storages than their own, or change their shapes.
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)

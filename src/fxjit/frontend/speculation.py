@@ -13,8 +13,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from fxjit.frontend.result import RestartPlan, SpeculationCheck, UndoPlan
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.schemas import is_known, updated_statistics, uses_rng
-from fxjit.tensor_wrappers import flattened, is_wrapper
+from fxjit.schemas import all_nodes, is_known, reaches_beyond, storages_of, updated_statistics, uses_rng, written_storages
+from fxjit.tensor_wrappers import flattened, has_storage, is_wrapper, storages
 
 #: Elements of all inputs that the graph writes to: they are copied before each run.
 _MOST_COPIED = 1 << 16
@@ -59,7 +59,8 @@ class Speculation:
 
     def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
-        return all(before is not None and fake._version == before for _, fake, before in self._inputs) and not any(
+        memory = written_storages(graph)
+        return not any(_is_written(fake, before, memory) for _, fake, before in self._inputs) and not any(
             node.op in ("call_module", "get_attr") or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
             for node in graph.nodes if node.op != "placeholder"
         )
@@ -72,7 +73,7 @@ class Speculation:
         found = self._copied_inputs(graph)
         if found is None or found.large:
             return False, None
-        return True, SpeculationCheck(self._flag, found.written)
+        return True, SpeculationCheck(self._flag, found)
 
     def undoable(self, graph: torch.fx.Graph) -> UndoPlan | None:
         """What undoes what the graph did before it failed; None where nothing does: autograd's part of a write stays."""
@@ -93,23 +94,29 @@ class Speculation:
         """The inputs that the graph writes to; None if copies of them do not undo what it does."""
         if not all(map(_is_repeatable, graph.nodes)):
             return None
-        statistics = {each for node in graph.nodes for each in updated_statistics(node)}
+        memory = written_storages(graph)
+        whole = any(reaches_beyond(node) and not memory.isdisjoint(storages_of([node])) for node in all_nodes(graph))
         written, copied = [], 0
         for node, fake, before in self._inputs:
-            # An inference tensor counts no writes: each is copied.
-            if before is not None and fake._version == before and node not in statistics:
+            if not _is_written(fake, before, memory):
                 continue
             if is_wrapper(node.meta["example_value"]):
                 return None  # only its class could copy it
-            numel = fake.numel()
+            numel = fake.untyped_storage().nbytes() // fake.element_size() if whole and has_storage(fake) else fake.numel()
             copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
             written.append(node)
-        return UndoPlan(tuple(written), any(map(uses_rng, graph.nodes)), copied > _MOST_COPIED)
+        return UndoPlan(tuple(written), any(map(uses_rng, graph.nodes)), copied > _MOST_COPIED, whole)
 
 
 def version(fake: torch.Tensor) -> int | None:
     """The version counter, as counted while tracing; None for a tensor without one."""
     return None if fake.is_inference() else fake._version
+
+
+def _is_written(fake: torch.Tensor, before: int | None, memory: set[int]) -> bool:
+    """Whether a graph that writes to these storages may write to an input. Not all writes are counted by fake tensors: those of
+    lists of tensors, of running statistics and to inference tensors are not."""
+    return before is None or fake._version != before or not memory.isdisjoint(storages(fake))
 
 
 def _is_integer(node: torch.fx.Node) -> bool:

@@ -9,6 +9,7 @@ does before, and catches what it catches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any, Final
@@ -21,6 +22,7 @@ from fxjit.counters import counters
 from fxjit.errors import FxjitError, is_foreign
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
+from fxjit.tensor_wrappers import has_storage
 
 _log = logs.artifact("recompiles")
 #: After so many calls that were not as expected the frame is compiled again, with the branch as a break.
@@ -29,6 +31,9 @@ _MAX_FAILURES = 3
 
 _saved_tensors_hooks: Final = torch_private.get_or(
     "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignore_disabled: True)
+#: Ends with these tensors' version counters as they are now.
+_counters_of: Final = torch_private.get_or(
+    "torch.autograd.grad_mode._unsafe_preserve_version_counter", lambda tensors: nullcontext())
 
 
 def _copy_each(into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
@@ -47,18 +52,27 @@ def may_start_over(error: BaseException) -> bool:
 
 
 class _Saved:
-    """What a graph may change: the random generators, and the inputs that it writes to."""
+    """What a graph may change: the random generators, and the inputs that it writes to. `whole`: all of their storages, and how
+    the inputs lie in them."""
 
     def __init__(self, inputs: Sequence[Any], written: Sequence[int], generators: Sequence[torch.Generator],
-                 spare: list[list[torch.Tensor]]) -> None:
+                 spare: list[list[torch.Tensor]], whole: bool) -> None:
         self._states = [(each, each.get_state()) for each in generators]
-        tensors = [each.detach() if each.requires_grad else each for each in (inputs[at] for at in written)]
-        #: Buffers of earlier calls are used again: one call of torch fills them all.
+        given = [inputs[at] for at in written]
+        self._counters = _counters_of(tuple([each for each in given if not each.is_inference()]))
+        tensors = [each.detach() if each.requires_grad else each for each in given]
+        self._layouts: list[tuple[torch.Tensor, Any]] = []
+        if whole:
+            self._layouts = [(each, _layout(each)) for each in given if has_storage(each)]
+            tensors = [_storage_of(each) if has_storage(each) else each for each in tensors]
+        #: Buffers of earlier calls are used again, where sizes are as they were: one call of torch fills them all.
         try:
             found = spare.pop()
         except IndexError:  # none, or another thread has it
             found = None  # and made behind this block: what a signal raises meanwhile has no context
-        self.copies = _buffers_for(tensors) if found is None else found
+        if found is None or any(copy.shape != each.shape for copy, each in zip(found, tensors, strict=True)):
+            found = _buffers_for(tensors)
+        self.copies = found
         if tensors:
             _copy_all(self.copies, tensors)
         self._tensors = tensors
@@ -66,9 +80,27 @@ class _Saved:
     def restore(self) -> None:
         for generator, state in self._states:
             generator.set_state(state)
-        for tensor, saved in zip(self._tensors, self.copies, strict=True):
-            with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-                tensor.copy_(saved)
+        with self._counters:
+            for tensor, layout in self._layouts:
+                if _layout(tensor) != layout:
+                    with _allowing_writes(tensor):
+                        tensor.as_strided_(*layout)
+            for tensor, saved in zip(self._tensors, self.copies, strict=True):
+                with _allowing_writes(tensor):
+                    tensor.copy_(saved)
+
+
+def _allowing_writes(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    return torch.inference_mode() if tensor.is_inference() else torch.no_grad()
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of the tensor's storage."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _buffers_for(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -86,14 +118,14 @@ class UndoableGraph:
     """Run-time helper of new code, called with its graph and the inputs: where the graph fails by an error of its own, what it
     wrote and drew is undone before the exception goes on. `if_unwritten`: only where the graph says that it wrote nothing."""
 
-    def __init__(self, written: Sequence[int], draws: bool, if_unwritten: bool = False) -> None:
-        #: The inputs that the graph writes to, and whether it draws random numbers on the CPU.
-        self.written, self.draws, self.if_unwritten = tuple(written), draws, if_unwritten
+    def __init__(self, written: Sequence[int], draws: bool, if_unwritten: bool = False, whole: bool = False) -> None:
+        #: The inputs that the graph writes to, whether it draws random numbers on the CPU, and whether storages are saved.
+        self.written, self.draws, self.if_unwritten, self.whole = tuple(written), draws, if_unwritten, whole
         self._generators = _generators(()) if draws else []
         self._spare: list[list[torch.Tensor]] = []
 
     def __call__(self, graph: Callable[..., Any], *inputs: Any) -> Any:
-        before = _Saved(inputs, self.written, self._generators, self._spare)
+        before = _Saved(inputs, self.written, self._generators, self._spare, self.whole)
         try:
             return graph(*inputs)
         except Exception as error:
@@ -108,10 +140,10 @@ class SpeculativeGraph:
     """`graph` for new code: its outputs but the last, or None where that says no."""
 
     def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
-                 give_up: Callable[[], None]) -> None:
+                 give_up: Callable[[], None], whole: bool) -> None:
         self._graph = graph
-        #: The inputs that the graph writes to.
-        self._written = written
+        #: The inputs that the graph writes to, and whether their storages are saved whole.
+        self._written, self._whole = written, whole
         self._generators = _generators(devices)
         self._spare: list[list[torch.Tensor]] = []
         self._name = name
@@ -119,7 +151,7 @@ class SpeculativeGraph:
         self._failures = 0
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
-        before = _Saved(inputs, self._written, self._generators, self._spare)
+        before = _Saved(inputs, self._written, self._generators, self._spare, self._whole)
         error: Exception | None = None
         try:
             *outputs, check_held = self._graph(*inputs)

@@ -75,7 +75,7 @@ def _pack_constant(value: Any, frame: FrameCode) -> Any:
     if isinstance(value, FailedGraph):
         return ["failed", value.name, value.if_unwritten]
     if isinstance(value, UndoableGraph):
-        return ["undoable", list(value.written), value.draws, value.if_unwritten]
+        return ["undoable", list(value.written), value.draws, value.if_unwritten, value.whole]
     if isinstance(value, Held):
         return ["held", _pack_constant(value.obj, frame)]
     if isinstance(value, CodeType):

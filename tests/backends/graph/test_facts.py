@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
+from fxjit import schemas
 from fxjit.backends.aot.joint_passes import copy_activations_before_mutation
 from fxjit.backends.graph import edit, facts, layout
 
@@ -36,8 +37,8 @@ def captured(function: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.Gr
 def written_inputs(function: Callable[..., Any], *inputs: torch.Tensor) -> list[bool]:
     """Of each input, whether the captured graph writes to its storage."""
     graph = captured(function, *inputs)
-    storages = facts.written_storages(graph)
-    return [not facts.storages_of([node]).isdisjoint(storages) for node in graph.graph.find_nodes(op="placeholder")]
+    storages = schemas.written_storages(graph.graph)
+    return [not schemas.storages_of([node]).isdisjoint(storages) for node in graph.graph.find_nodes(op="placeholder")]
 
 
 def floor(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,10 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.utils import _pytree as pytree
 
-from fxjit.schemas import name_of, overloads_of
+from fxjit.schemas import name_of, overloads_of, storages_of, written_storages
 
 from ..graph.edit import call_like, outputs_of, set_outputs, where_or_zero
-from ..graph.facts import crosses_wrappers, storages_of, tangents_of, written_storages
+from ..graph.facts import crosses_wrappers, tangents_of
 from ..graph.layout import dimension_order, has_gaps
 from .runtime.call_plan import TangentMask
 
@@ -33,7 +33,7 @@ def restride_outputs(graph: torch.fx.GraphModule, captured: torch.fx.GraphModule
     where all sizes are known. `y.permute(2, 0, 1).tril_()` leaves `y` in its order; as a function, `tril` gives a tensor in an
     order of its own, of which `y` is then a view. Outputs that are views of others stay what they are."""
     # What goes element by element keeps the order as a function, too; fake tensors do not always tell eager's.
-    written, reordered = written_storages(captured), written_storages(captured, _may_reorder)
+    written, reordered = written_storages(captured.graph), written_storages(captured.graph, _may_reorder)
     if meta is None or meta.tokens or not written or crosses_wrappers(captured):
         return
     values, changed = outputs_of(graph.graph), False

@@ -11,10 +11,9 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from fxjit.schemas import name_of, uses_rng, writes, written
+from fxjit.schemas import name_of, storages_of, uses_rng, writes, written
 
 from ..graph.edit import call_captured, copied, outputs_of
-from ..graph.facts import storages_of
 from ..graph.layout import expressions
 
 _EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to"})

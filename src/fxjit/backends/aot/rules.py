@@ -21,12 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from fxjit.budget import OverBudget
-from fxjit.schemas import has_kernel, overloads_of
+from fxjit.schemas import all_nodes, has_kernel, overloads_of, tensors_of, written
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
 from ..graph.edit import outputs_of
-from ..graph.facts import all_nodes, data_dependent, mutated_inputs, tensors_of, uses_storage_offsets
-from ..graph.layout import overlaps_itself
+from ..graph.facts import data_dependent, mutated_inputs, uses_storage_offsets
+from ..graph.layout import byte_range, overlaps_itself
 from ..graph.split import CannotSplit
 from . import decisions
 from .artifacts import CompiledArtifacts
@@ -150,13 +150,39 @@ def _uses_storage_offsets(candidate: Candidate) -> bool:
     return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
 
 
+def _writes_overlapping_list(candidate: Candidate) -> bool:
+    """Whether an operator over lists of tensors writes to memory of a tensor at another place of the lists. Eager goes through
+    them one after the other; the functional form takes all as they were before."""
+    gm = candidate.captured
+    return isinstance(gm, torch.fx.GraphModule) and any(map(_lists_overlap, all_nodes(gm.graph)))
+
+
+def _lists_overlap(node: torch.fx.Node) -> bool:
+    lists = [each for each in (*node.args, *node.kwargs.values()) if isinstance(each, (list, tuple)) and len(each) > 1]
+    written_to = set(written(node)) if lists else set()
+    if not written_to:
+        return False
+    ranges: dict[int | None, list[tuple[int, int, int, bool]]] = {}
+    for at, each in (pair for every in lists for pair in enumerate(every)):
+        if isinstance(each, torch.fx.Node) and (storage := _storage(each)) is not None:
+            ranges.setdefault(storage, []).append((*byte_range(next(tensors_of(each))), at, each in written_to))
+    for found in ranges.values():
+        reaching: list[tuple[int, int, int, bool]] = []
+        for start, end, at, writes in sorted(found):
+            reaching = [each for each in reaching if each[1] > start]
+            if any(each[2] != at and (each[3] or writes) for each in reaching):
+                return True
+            reaching.append((start, end, at, writes))
+    return False
+
+
 def _lacks_autograd_kernel(candidate: Candidate) -> bool:
     """Eager then derives the operators that the kernel is made of, which AOTAutograd does not see: it derives nothing."""
     return torch.is_grad_enabled() and any(
         isinstance(node.target, (OpOverload, OpOverloadPacket))
         and any(tensor.requires_grad for each in node.all_input_nodes for tensor in tensors_of(each))
         and not any(map(_has_autograd_kernel, overloads_of(node.target)))
-        for node in all_nodes(candidate.captured))
+        for node in all_nodes(candidate.captured.graph))
 
 
 @functools.cache
@@ -299,6 +325,9 @@ RULES: tuple[Rule, ...] = (
     Rule("storage-offset", "captured graph", _uses_storage_offsets,
          "The graph uses absolute storage offsets (`as_strided`, `fill_diagonal_`) on an input or on a view. Compiled graphs "
          "copy parts of storages, which then begin elsewhere."),
+    Rule("overlapping-list", "captured graph", _writes_overlapping_list,
+         "An operator over a list of tensors (`torch._foreach_add_`) writes to memory that a tensor at another place of its "
+         "lists shares: eager goes through the list one by one."),
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input."),

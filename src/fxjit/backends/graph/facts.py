@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from fxjit.schemas import (
-    inner_graphs,
+    STRIDED_INSIDE,
+    all_nodes,
     is_known,
     name_of,
     returns_alias,
     signatures,
+    storages_of,
+    tensors_of,
     updated_statistics,
     view_base,
     writes,
     written,
+    written_storages,
 )
-from fxjit.tensor_wrappers import is_wrapper, storages
+from fxjit.tensor_wrappers import is_wrapper
 
 Node = torch.fx.Node
 #: Operators that take an absolute storage offset, and its position.
@@ -44,19 +47,6 @@ def data_dependent() -> tuple[type[Exception], ...]:
     return fake_execution.DATA_DEPENDENT
 
 
-def tensors_of(node: Node) -> Iterator[torch.Tensor]:
-    """The fake tensors that the node of a captured graph gave."""
-    for leaf in pytree.tree_leaves(node.meta.get("example_value")):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-
-
-def storages_of(nodes: Iterable[Node]) -> set[int]:
-    """The storages of what the nodes gave; sparse tensors have none."""
-    tensors = (tensor for node in nodes for tensor in tensors_of(node))
-    return {place for tensor in tensors for place in storages(tensor)}
-
-
 def crosses_wrappers(gm: torch.fx.GraphModule) -> bool:
     """Whether the captured graph takes or gives tensors of wrapper subclasses. AOTAutograd's graphs then take and give what
     these are made of: their inputs and outputs are not those of the captured graph."""
@@ -66,23 +56,9 @@ def crosses_wrappers(gm: torch.fx.GraphModule) -> bool:
 
 def mutated_inputs(gm: torch.fx.GraphModule) -> tuple[int, ...]:
     """The positions of the inputs that the captured graph writes to."""
-    memory = written_storages(gm)
+    memory = written_storages(gm.graph)
     return tuple(place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))
                  if not storages_of([node]).isdisjoint(memory))
-
-
-def all_nodes(gm: torch.fx.GraphModule) -> Iterator[Node]:
-    """The nodes of a captured graph and of those that its higher-order operators take."""
-    for node in gm.graph.nodes:
-        yield node
-        if node.op == "get_attr":
-            for graph in inner_graphs(node):
-                yield from all_nodes(graph)
-
-
-def written_storages(gm: torch.fx.GraphModule, by: Callable[[Node], bool] = lambda node: True) -> set[int]:
-    """The storages that the captured graph writes to, or only those nodes of it."""
-    return {place for node in all_nodes(gm) if by(node) for place in storages_of(written(node))}
 
 
 def placeholders_written(gm: torch.fx.GraphModule) -> frozenset[int]:
@@ -166,7 +142,7 @@ def _strided_base(node: Node) -> Node | None:
     name = name_of(node.target)
     place = _STORAGE_OFFSETS.get(name)
     offset = None if place is None else node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
-    return node.args[0] if offset is not None or name == "fill_diagonal_" else None
+    return node.args[0] if offset is not None or name in STRIDED_INSIDE else None
 
 
 def _is_behind_start(node: Node) -> bool:
@@ -177,7 +153,7 @@ def _is_behind_start(node: Node) -> bool:
 def mutated_without_version(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], mutated: Sequence[int]) -> tuple[int, ...]:
     """Those of the `mutated` inputs whose version counter the captured graph leaves as it is: it writes to them through `.data`
     alone, or as running statistics."""
-    silent = [node for node in all_nodes(gm) if _reads_data(node) or updated_statistics(node)]
+    silent = [node for node in all_nodes(gm.graph) if _reads_data(node) or updated_statistics(node)]
     if not mutated or not silent or any(map(is_wrapper, example_inputs)):
         return ()  # fake tensors of wrappers cannot be made here
     if all(map(_updates_inputs_alone, silent)):

@@ -24,12 +24,12 @@ from torch.utils import _pytree as pytree
 
 from fxjit import torch_private
 from fxjit._C import tell_unwritten
-from fxjit.schemas import name_of, writes, written
+from fxjit.schemas import name_of, storages_of, tensors_of, writes, written
 from fxjit.tensor_wrappers import is_wrapper
 
 from ..eager import as_a_block
 from . import recipe
-from .facts import changes_state, needed, storages_of, tensors_of
+from .facts import changes_state, needed
 
 Node = torch.fx.Node
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]

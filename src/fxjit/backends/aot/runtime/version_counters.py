@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._autograd import _unsafe_set_version_counter
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from fxjit._C import left_unwritten
 
 if TYPE_CHECKING:
     from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
@@ -47,12 +50,19 @@ def preserving(call: Callable[..., Any], places: tuple[int, ...]) -> Callable[..
 
 
 def bumping(call: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
-    """`call`, before which these inputs count one write more: kernels do not count theirs."""
+    """`call`, before which these inputs count one write more, unless it fails before it writes: kernels do not count theirs."""
     count = torch.autograd.graph.increment_version
 
     def run(*args: Any) -> Any:
-        count([args[index] for index in places])
-        return call(*args)
+        inputs = [args[index] for index in places]
+        count(inputs)
+        try:
+            return call(*args)
+        except Exception as error:
+            if left_unwritten(error):
+                counted = tuple(each for each in inputs if not each.is_inference())
+                _unsafe_set_version_counter(counted, tuple(each._version - 1 for each in counted))
+            raise
 
     return run
 
