@@ -437,10 +437,17 @@ def by_order(x):
     return x
 def by_hash(x):
     return x + hash("text") % 5
+def sums(x):
+    total = x
+    for number in {8, 0, 2}:
+        total = total * 2 + number
+    for name in {"only"}:
+        total = total + len(name)
+    return total + max({"a", "bcd"} - {"x"}, key=None).count("b") + len(sorted({"a", "b"} | {"c"}))
 def make():
     return None
 """
-    for _ in range(2):
+    for turn in range(2):
         traces.clear()
         module = new_process(text)
         x = torch.ones(3)
@@ -448,6 +455,8 @@ def make():
         assert_same(fxjit.compile(module.by_order)(x), module.by_order(x))
         assert_same(fxjit.compile(module.by_hash)(x), module.by_hash(x))
         assert traces == ["by_identity", "by_order", "by_hash"]
+        assert_same(fxjit.compile(module.sums)(x), module.sums(x))
+        assert ("sums" in traces) == (turn == 0), "numbers have one order in all processes"
 
 
 def test_results_that_are_constants_of_the_process_are_asked_for_again(new_process: NewProcess, traces: list[str]) -> None:
