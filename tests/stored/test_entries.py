@@ -49,6 +49,23 @@ class Net(nn.Module):
 def make():
     return Net(), (torch.linspace(-1, 1, 12).view(3, 4).requires_grad_(),)
 """,
+    "a break under a method of torch's that is called by hand": """
+class Layer(nn.Module):
+    def __call__(self, *args):
+        return super().__call__(*args) + 1
+    def forward(self, x):
+        y = x.sin()
+        print("between")
+        return y * 2
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer()
+    def forward(self, x):
+        return self.layer(x) + x
+def make():
+    return Net(), (torch.linspace(-1, 1, 12),)
+""",
     "a break": """
 SEEN = []
 def fn(x, n):

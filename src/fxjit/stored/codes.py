@@ -19,7 +19,7 @@ from fxjit.resume import cache
 from fxjit.resume.deoptimization import FailedGraph, UndoableGraph, as_it_stands
 from fxjit.resume.function import ResumeFunction, ResumePoint
 
-from .objects import Changed, NotStorable, code_digest
+from .objects import Changed, NotStorable, code_digest, find, refer_to_function_of
 from .values import pack, unpack
 
 _BYTES: Final = ("co_code", "co_linetable", "co_exceptiontable")
@@ -48,8 +48,11 @@ class FrameCode:
         yield None, self.original
         yield from ((place, _original(code)) for place, code in self.guarded.items())
 
-    def at(self, place: int | None) -> CodeType:
-        """The one of that number."""
+    def at(self, place: int | list[Any] | None) -> CodeType:
+        """The one of that number, or of the function with that reference. Raises Changed."""
+        if isinstance(place, list):
+            function: FunctionType = find(place)
+            return function.__code__
         return self.original if place is None else _original(self.guarded[place])
 
 
@@ -126,9 +129,9 @@ def _inside(code: CodeType, place: tuple[int, ...]) -> Iterator[tuple[tuple[int,
 
 def _pack_resume_function(code: CodeType, original: CodeType, point: ResumePoint, frame: FrameCode) -> list[Any]:
     """Whose it is, how it enters that, and its code. The function that it begins with has the same form."""
-    whose = next((place for place, each in frame.originals() if each is original), -1)
+    whose: int | list[Any] | None = next((place for place, each in frame.originals() if each is original), -1)
     if whose == -1:
-        raise NotStorable(f"a resume function of {original.co_qualname}, which no guard names")
+        whose = refer_to_function_of(original)
     made = cache.resume_function_of(original, point)
     inner = None if point.inner is None else _pack_inner(point.inner.code, frame)[1:]
     entered = [point.index, list(point.nulls), list(point.exits), list(point.locals), list(point.handled), inner,
@@ -181,7 +184,7 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
     raise ValueError(f"{kind} is no kind of constant")
 
 
-def _read_resume_function(whose: int | None, packed: dict[str, Any], frame: FrameCode) -> ResumeFunction:
+def _read_resume_function(whose: int | list[Any] | None, packed: dict[str, Any], frame: FrameCode) -> ResumeFunction:
     """The resume function that the process has for this point, or the stored one, which it then has."""
     index, nulls, exits, locals_, handled, first, constructs = packed["point"]
     inner = None if first is None else _read_resume_function(first[0], first[1], frame)

@@ -93,6 +93,18 @@ def refer(obj: Any) -> list[Any]:
     raise NotStorable(f"an object of type {type(obj).__name__} that no name leads to ({_label(obj)})")
 
 
+def refer_to_function_of(code: types.CodeType) -> list[Any]:
+    """A reference to the function that has this code, found by the file and the name that the code says. Raises NotStorable."""
+    for name, module in [*sys.modules.items()]:
+        if isinstance(module, types.ModuleType) and vars(module).get("__file__") == code.co_filename:
+            for depth in range(_WRAPPINGS + 1):
+                for way in ("", ".__func__"):
+                    found = _at(name, code.co_qualname + way + ".__wrapped__" * depth)
+                    if isinstance(found, types.FunctionType) and found.__code__ is code:
+                        return refer(found)
+    raise NotStorable(f"code of {code.co_qualname}, to which no name leads")
+
+
 def _label(obj: Any) -> str:
     return str(getattr(obj, "__qualname__", "") or getattr(obj, "__name__", "") or "?")
 
