@@ -245,6 +245,8 @@ class Comparison:
             self.same(vars(a), vars(b), where)
         elif type(a) in (float, complex) and a != a:
             assert b != b, where
+        elif isinstance(a, torch.Generator):
+            assert a.device == b.device and torch.equal(a.get_state(), b.get_state()), f"{where}: states of generators"
         elif hasattr(a, "__next__"):
             self.same(list(a), list(b), where)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -205,16 +206,20 @@ def test_compiled_parameters_can_be_swapped(backend: str) -> None:
     torch.testing.assert_close(compiled(X.double()), model(X.double()))
 
 
-def with_a_generator_of_its_own(x: torch.Tensor) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(3)
-    return x + torch.rand(3, generator=generator)
+@fxjit.disable
+def code_of_its_own() -> types.CodeType:
+    return compile("a + b", "own", "eval")
+
+
+def with_code_of_its_own(x: torch.Tensor) -> torch.Tensor:
+    return x + len(code_of_its_own().co_names)
 
 
 def test_what_is_compiled_for_objects_of_one_call_is_given_up() -> None:
-    """The rest of the frame is for a generator that no later call has: it is not compiled again for ever."""
-    compiled = fxjit.compile(with_a_generator_of_its_own, backend="eager")
+    """The rest of the frame is for a code object that no later call has: it is not compiled again for ever."""
+    compiled = fxjit.compile(with_code_of_its_own, backend="eager")
     frames = []
     for _ in range(12):
-        assert torch.equal(compiled(X), with_a_generator_of_its_own(X))
+        assert torch.equal(compiled(X), with_code_of_its_own(X))
         frames.append(fxjit.counters["frames"]["total"])
     assert frames[1] > frames[0] and frames[-1] == frames[-4]

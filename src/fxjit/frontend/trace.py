@@ -334,7 +334,7 @@ class Trace:
             self.guard(ConstIs(queried, result.device.index))
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
-        writes.break_at_overlap(self, node)
+        writes.check_written(self, node)
         if observer is not None:
             node.meta[OBSERVED] = observer.effects_on(node)
         self._bind_unbacked(node, result)

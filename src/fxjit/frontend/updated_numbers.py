@@ -15,7 +15,7 @@ from fxjit.frontend.result import Break, Return
 from fxjit.frontend.values.base import Lazy
 from fxjit.frontend.values.constant import ConstantFromOutside
 from fxjit.frontend.values.numpy_ import number_of
-from fxjit.frontend.values.traits import Places
+from fxjit.frontend.values.traits import Alternatives, Places
 from fxjit.guards.source import ApplySource, AttrSource, ConstSource, InstanceDictSource, ItemSource
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def updated_numbers(effects: Iterable[Effect], read: Mapping[Source, Value]) -> 
                 continue
             number, now = before.peek(), value.realized if isinstance(value, Lazy) else value
             of_numpy = place is not source
-            if now is None or now is before or type(number) not in (int, float):
+            if now is None or now is before or isinstance(now, Alternatives) or type(number) not in (int, float):
                 continue
             if now.pytype() is not type(number) and not (of_numpy and issubclass(now.pytype(), np.generic)):
                 continue

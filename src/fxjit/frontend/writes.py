@@ -17,6 +17,7 @@ from fxjit import schemas, torch_private
 from fxjit.guards.kinds import PythonCheck
 
 from .tracer import Tracer
+from .values.choices import choices
 from .values.tensor import TensorValue
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
@@ -25,7 +26,15 @@ _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_met
 _UNRECORDED = (3, 4)
 
 
-def break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
+def check_written(t: Tracer, node: torch.fx.Node) -> None:
+    """Breaks the graph at what `node` writes, where that is not followed."""
+    _break_at_overlap(t, node)
+    for choice in choices(t):
+        if choice.is_distinguished_by(node.meta["example_value"]):
+            choice.distinguish(t)
+
+
+def _break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at a write to a tensor of which several elements are one in memory (`expand`)."""
     if any(_has_internal_overlap(each.meta.get("example_value")) for each in node.all_input_nodes):
         for each in schemas.written(node):

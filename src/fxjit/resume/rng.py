@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from fxjit.errors import is_foreign
 from fxjit.frontend.rng_steps import RngSteps, StepResult
@@ -60,7 +61,9 @@ class RngProgram:
 
 
 def restorer(generator: Any) -> Callable[[], None]:
-    """A callable that restores the present state of a generator."""
+    """A callable that restores the present state of what the steps were given: a generator, or a seed."""
+    if isinstance(generator, int):
+        return lambda: None
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
         before = bits.state
@@ -68,6 +71,13 @@ def restorer(generator: Any) -> Callable[[], None]:
     if isinstance(generator, np.random.RandomState):
         state = generator.get_state()
         return lambda: generator.set_state(state)
+    if isinstance(generator, torch.Generator):
+        before_it = generator.get_state()
+        return lambda: _set_state(generator, before_it)
     assert isinstance(generator, random.Random), f"{generator!r} is no generator of random numbers"
     now = generator.getstate()
     return lambda: generator.setstate(now)
+
+
+def _set_state(generator: torch.Generator, state: torch.Tensor) -> None:
+    generator.set_state(state)

@@ -19,7 +19,7 @@ import torch
 
 from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import choices, protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Value, _NotImplemented, callable_type
 from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
@@ -529,6 +529,11 @@ def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) ->
             return symbolic
     if key is None and are_random(items):
         return compute(t, fn, items, may_fail=False)
+    if key is None and choices.stays_in_graph(t, items):
+        found = items[0]
+        for item in items[1:]:
+            found = choices.choose(t, protocol.compare(t, op, item, found), item, found)
+        return found
     best = 0
     for index in range(1, len(items)):
         if protocol.truth(t, protocol.compare(t, op, keys[index], keys[best])):

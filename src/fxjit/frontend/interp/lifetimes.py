@@ -20,6 +20,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.frontend.values.sequence import SequenceValue
+from fxjit.frontend.values.traits import Alternatives
 from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource, module_of
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGr
 
 def _gets_an_end(value: Value, given: set[int]) -> bool:
     """Whether it is a new object with a finalizer, or a generator that has not started: the instruction gets it for real."""
-    if value.source is not None or id(value) not in given:
+    if value.source is not None or id(value) not in given or isinstance(value, Alternatives):
         return False
     return _is_finalized(value.pytype())
 
 
 def _end_is_seen(value: Value, given: set[int]) -> bool:
-    if not isinstance(value.source, LocalSource) and id(value) not in given:
+    if (not isinstance(value.source, LocalSource) and id(value) not in given) or isinstance(value, Alternatives):
         return False
     kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
     if kind is type or issubclass(kind, type):

@@ -19,7 +19,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NotConstant, Value
 from fxjit.frontend.values.sequence import TupleValue
-from fxjit.frontend.values.traits import GuardedOperators
+from fxjit.frontend.values.traits import GuardedOperators, Indistinct
 from fxjit.guards.constants import holds_nan
 from fxjit.guards.kinds import IdIs
 
@@ -76,6 +76,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
             value.guard_operators(t, "__hash__", "__eq__")
         guard_nan_identity(t, value)
         return known
+    if isinstance(value, Indistinct):
+        value.distinguish(t)
     own = getattr(value, "hash_key", None)
     if own is not None:
         if any(_holds_int(key) for key in among):

@@ -22,7 +22,15 @@ from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.natives import BuiltinValue
 from fxjit.frontend.values.numpy_ import ArrayValue, tensor_of, writable_tensor
 from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, step
-from fxjit.frontend.values.rng import RngValue, generator_argument, known_arguments, known_state, refuse, state_value
+from fxjit.frontend.values.rng import (
+    RngValue,
+    generator_argument,
+    known_arguments,
+    known_state,
+    refuse,
+    seed_arguments,
+    state_value,
+)
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import ApplySource, RandomSource, Source
@@ -108,8 +116,8 @@ def _method(cls: type, name: str) -> None:
         if name == "set_state":
             step(t, fn, [mine, known_state(t, label, args[1:])], {}, may_fail=False)
             return t.make(None)
-        given, named = known_arguments(t, label, args[1:], kwargs)
-        may_fail = any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
+        given, named = (seed_arguments if name == "seed" else known_arguments)(t, label, args[1:], kwargs)
+        may_fail = any(isinstance(arg, (StepResult, Source)) for arg in (*given, *named.values()))
         at = step(t, fn, [mine, *given], named, may_fail=may_fail)
         if name == "get_state":
             return state_value(t.rng_steps.example(at), at)
@@ -135,8 +143,9 @@ _of_module(np.random.sample, np.random.random_sample)
 def _creates_generator(make: Any) -> None:
     @handles(make)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given, named = known_arguments(t, f"numpy.random.{make.__name__}", args, kwargs)
-        at = step(t, make, given, named, may_fail=False)
+        given, named = seed_arguments(t, f"numpy.random.{make.__name__}", args, kwargs)
+        may_fail = any(isinstance(arg, Source) for arg in (*given, *named.values()))  # a negative one, say
+        at = step(t, make, given, named, may_fail=may_fail)
         return NumpyRngValue(t.rng_steps.example(at), RandomSource(at))
 
 

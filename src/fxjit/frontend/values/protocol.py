@@ -17,7 +17,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Value, attribute_of_type
 from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.extension import ExtensionPoint
-from fxjit.frontend.values.traits import AttributeErrorValue, GuardedOperators
+from fxjit.frontend.values.traits import Alternatives, AttributeErrorValue, GuardedOperators, Indistinct
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
 from fxjit.guards.source import ConstSource, Source, mro_of, namespace_of
 
@@ -68,6 +68,9 @@ def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b`."""
     if a.is_constant() and b.is_constant():
         return _fold_binary(t, op, BINARY[op], a.as_constant(), b.as_constant())
+    either = _applied(t, BINARY[op], a, b)
+    if either is not None:
+        return either
     result = _binary_slots(t, op, a, b)
     if result is NOT_IMPLEMENTED:
         spelled = "** or pow()" if op == "**" else op
@@ -75,6 +78,13 @@ def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
                             f"'{a.pytype().__name__}' and '{b.pytype().__name__}'")
     assert isinstance(result, Value)
     return result
+
+
+def _applied(t: Tracer, fn: Callable[..., Any], a: Value, b: Value) -> Value | None:
+    """`fn(a, b)` of each alternative, where one of them has such."""
+    if isinstance(a, Alternatives):
+        return a.applied(t, fn, (), (b,))
+    return b.applied(t, fn, (a,), ()) if isinstance(b, Alternatives) else None
 
 
 def _fold_binary(t: Tracer, op: str, fn: Callable[[Any, Any], Any], a: Any, b: Any) -> Value:
@@ -178,6 +188,9 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
             if isinstance(value, GuardedOperators):
                 value.guard_operators(t, COMPARE_METHODS[op])
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
+    either = _applied(t, COMPARE[op], a, b)
+    if either is not None:
+        return either
     left, right = a.pytype(), b.pytype()
     right_first = left is not right and left in mro_of(right)
     if right_first:
@@ -204,6 +217,9 @@ def is_(t: Tracer, a: Value, b: Value) -> bool:
         return True
     if hasattr(a, "specialize") or hasattr(b, "specialize"):
         return _same_number(t, a, b)
+    for value, other in ((a, b), (b, a)):
+        if isinstance(value, Indistinct) and value.may_be(other):
+            value.distinguish(t)
     if a.is_constant() and b.is_constant():
         return _same_constant(t, a, b, a.source, b.source)
     if a.is_constant() != b.is_constant():

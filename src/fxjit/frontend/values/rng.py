@@ -1,4 +1,4 @@
-"""Random generators of Python: `random.Random` objects and the functions of the module `random`; `torch.Generator`s break.
+"""Random generators of Python: `random.Random` objects and the functions of the module `random`.
 
 Torch's random operators are nodes like any other (their order is kept). What a Python generator gives is known only at run
 time: each call whose type is known is a step that new code takes before its graph runs (frontend/rng_steps.py); any other
@@ -25,14 +25,15 @@ from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, random_value, step
 from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import IdIs, InstanceHasAttr, TypeIs
+from fxjit.guards.kinds import InstanceHasAttr, TypeIs
 from fxjit.guards.source import ConstSource, RandomSource, Source
 
 
 class RngValue(Value):
-    """A `torch.Generator`: it can be passed on; using it or reading its state breaks."""
+    """A generator: it can be passed on; using it or reading its state breaks, but for what a subclass knows of."""
 
     def __init__(self, obj: object, source: Source) -> None:
         super().__init__(source)
@@ -48,12 +49,6 @@ class RngValue(Value):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         t.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
-
-
-@wraps(torch.Generator)
-def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
-    t.guard(IdIs(source, obj))
-    return RngValue(obj, source)
 
 
 def _is_patched() -> bool:
@@ -141,6 +136,20 @@ def known_arguments(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping
     return [_known(t, name, arg) for arg in args], {key: _known(t, name, arg) for key, arg in kwargs.items()}
 
 
+def seed_arguments(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> tuple[list[object], Any]:
+    """The same of a call whose result's kind does not depend on them: an integer that varies from call to call is found when
+    the step runs."""
+    return [_seed_of(t, name, arg) for arg in args], {key: _seed_of(t, name, arg) for key, arg in kwargs.items()}
+
+
+def _seed_of(t: Tracer, name: str, value: Value) -> object:
+    value = value.realize()
+    if not isinstance(value, SymValue) or value.source is None or not isinstance(value.sym, torch.SymInt):
+        return _known(t, name, value)
+    t.rng_steps.found(value.sym.node.hint, value.source, int)
+    return value.source
+
+
 def _number(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, f"random.{name}", args, kwargs)
     may_fail = _NUMBERS[name] or any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
@@ -152,7 +161,7 @@ def _number(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], 
 
 
 def _seed(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given, named = known_arguments(t, f"random.{name}", args, kwargs)
+    given, named = seed_arguments(t, f"random.{name}", args, kwargs)
     step(t, random.Random.seed, [generator_argument(t, generator), *given], named, may_fail=False)
     return t.make(None)
 
@@ -275,6 +284,6 @@ for _name, _sample in _METHODS.items():
 
 @handles(random.Random)
 def _make_random(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given, named = known_arguments(t, "random.Random", args, kwargs)
+    given, named = seed_arguments(t, "random.Random", args, kwargs)
     at = step(t, random.Random, given, named, may_fail=False)
     return PythonRngValue(t.rng_steps.example(at), RandomSource(at))

@@ -18,7 +18,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import protocol, torch_rng
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import resolve
 from fxjit.frontend.values.contexts import default_device
@@ -47,7 +47,10 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     elif mark is marks.Mark.FORBID_IN_GRAPH:
         t.break_("user-forbidden", function=fn)
     if is_given(named, "generator"):
-        t.break_("call-rng-state", function=name)
+        sampled = torch_rng.sample(t, fn, args, named)
+        if sampled is None:
+            t.break_("call-rng-state", function=name)
+        return sampled
     makes_leaf = is_given(named, "requires_grad") and protocol.truth(t, named.pop("requires_grad"))
     device = default_device(t)
     if device is not None and not is_given(named, "device"):

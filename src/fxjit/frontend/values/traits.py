@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
@@ -43,6 +44,26 @@ class GuardedOperators(Value):
 
 class WrappedOutput(Value):
     """Lives in the graph, and leaves it in another form: `rebuild` makes that of the graph's output."""
+
+
+class Indistinct(Value):
+    """One of several objects, of which only the running program knows which."""
+
+    def may_be(self, other: Value) -> bool:
+        """Whether another value may be one of these objects."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        """Which of them it is, matters."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
+
+
+class Alternatives(Indistinct):
+    """The same of objects of different types. An operator is applied to each of them."""
+
+    def applied(self, t: Tracer, fn: Callable[..., Any], before: tuple[Value, ...], after: tuple[Value, ...]) -> Value:
+        """`fn(*before, self, *after)`, one of Python's operators that changes nothing."""
+        raise AssertionError(f"{type(self).__name__} takes no operators")
 
 
 class Places(Value):

@@ -1,0 +1,191 @@
+"""What Python's `min` and `max` give of tensors with one element, and of one and a number: one of several objects, and the
+graph says which.
+
+The graph computes with the number of the one that was found. The program gets the very object: new code picks it when the graph
+has run. What tells an object from another one of the same number (`is`, a write to it, a view of it) breaks the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import torch
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides, tensor_methods
+from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.traits import Alternatives, Indistinct, WrappedOutput
+
+if TYPE_CHECKING:
+    import torch.fx
+
+_FAMILY: Final = "choices"
+
+
+class ChosenTensor(TensorValue, WrappedOutput, Indistinct):
+    """`chosen` where `condition` holds, else `other`."""
+
+    def __init__(self, t: Tracer, condition: TensorValue, chosen: TensorValue, other: TensorValue) -> None:
+        Value.__init__(self, None)
+        self.cls = torch.Tensor
+        self.condition, self.chosen, self.other = condition, chosen, other
+        self._tracer = t
+        self._compute()
+
+    def _compute(self) -> None:
+        self._seen = self._versions()
+        made = self._tracer.emit(torch.where, [self.condition, self.chosen, self.other])
+        assert isinstance(made, TensorValue)
+        self._node, self._fake = made.node, made.fake
+        self._own_version = self._fake._version
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(version for each in (self.chosen, self.other)
+                     for version in (each._versions() if isinstance(each, ChosenTensor) else (each.fake._version,)))
+
+    @property
+    def node(self) -> torch.fx.Node:  # type: ignore[override]  # computed anew once what it was chosen from was written to
+        if self._seen != self._versions():
+            self._compute()
+        return self._node
+
+    @property
+    def fake(self) -> torch.Tensor:  # type: ignore[override]  # of the same form each time
+        return self._fake
+
+    def may_be(self, other: Value) -> bool:
+        return isinstance(other, TensorValue)
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        t.break_("data-branch", value=self.describe())
+
+    def is_distinguished_by(self, result: object) -> bool:
+        """Whether an operator that gave this has written to the tensor, or looks at its memory."""
+        if self._fake._version != self._own_version:
+            return True
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        mine = self._fake.untyped_storage()._cdata
+        return any(isinstance(each, torch.Tensor) and each is not self._fake and each.untyped_storage()._cdata == mine
+                   for each in results)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        self.distinguish(t)
+
+    def set_requires_grad(self, t: Tracer, wanted: bool) -> None:
+        self.distinguish(t)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(pick, self.condition, self.chosen, self.other)
+
+
+class NumberOrTensor(Alternatives):
+    """`chosen` where `condition` holds, else `other`: a number of Python's and a tensor. What follows from it is computed of
+    both, as eager would, and the graph takes one; whatever asks which type it has, breaks."""
+
+    def __init__(self, t: Tracer, condition: TensorValue, chosen: Value, other: Value) -> None:
+        super().__init__(None)
+        self.condition, self.chosen, self.other = condition, chosen, other
+        self._tracer = t
+
+    def pytype(self) -> type:
+        self.distinguish(self._tracer)
+
+    def describe(self) -> str:
+        return f"{self.chosen.describe()} or {self.other.describe()}"
+
+    def may_be(self, other: Value) -> bool:
+        return isinstance(other, (TensorValue, NumberOrTensor)) or _is_number(other)
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        t.break_("data-branch", value=self.describe())
+
+    def graph_arg(self, t: Tracer) -> NoReturn:
+        self.distinguish(t)
+
+    def applied(self, t: Tracer, fn: Callable[..., Any], before: tuple[Value, ...], after: tuple[Value, ...]) -> Value:
+        first, second = (self._result(t, fn, [*before, each, *after]) for each in (self.chosen, self.other))
+        tensors = [each for each in (first, second) if not each.is_constant()]
+        if not may_choose(t, tensors, of_any_size=True):
+            self.distinguish(t)
+        if len(tensors) == 2:
+            return t.emit(torch.where, [self.condition, first, second])
+        return NumberOrTensor(t, self.condition, first, second)
+
+    def _result(self, t: Tracer, fn: Callable[..., Any], operands: list[Value]) -> Value:
+        if not all(each.is_constant() for each in operands):
+            if not all(isinstance(each, TensorValue) or _is_number(each) for each in operands):
+                self.distinguish(t)
+            return t.emit(fn, operands)
+        try:
+            made = fn(*[each.as_constant() for each in operands])
+        except Exception:  # raised by the program only if it comes to that
+            self.distinguish(t)
+        if type(made) not in _NUMBERS:
+            self.distinguish(t)
+        return t.make(made)
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> NoReturn:
+        self.distinguish(t)  # the tensor would be written to
+
+    def nb_unary(self, t: Tracer, op: str) -> Value:
+        if op not in ("neg", "abs"):
+            self.distinguish(t)
+        return self.applied(t, operator.neg if op == "neg" else abs, (), ())
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(pick, self.condition, self.chosen, self.other)
+
+
+_NUMBERS: Final = (bool, int, float)
+
+
+def _is_number(value: Value) -> bool:
+    return value.is_constant() and type(value.as_constant()) in _NUMBERS
+
+
+def pick(condition: torch.Tensor, chosen: Any, other: Any) -> Any:
+    """Run-time helper of new code."""
+    return chosen if condition else other
+
+
+def stays_in_graph(t: Tracer, items: list[Value]) -> bool:
+    """Whether `min` and `max` of these do."""
+    tensors = [item for item in items if not _is_number(item)]
+    return (len(tensors) == len(items) or (len(tensors), len(items)) == (1, 2)) and may_choose(t, tensors)
+
+
+def may_choose(t: Tracer, items: list[Value], of_any_size: bool = False) -> bool:
+    """Whether the graph may choose one of these: tensors of one kind, with one element each, of which autograd knows nothing
+    (the one that is not found has no part in a gradient)."""
+    if overrides.entered_transforms(t) or overrides.innermost(t) is not None:
+        return False
+    kinds = set()
+    for item in items:
+        if not isinstance(item, TensorValue) or item.cls is not torch.Tensor or item.new_data is not None:
+            return False
+        fake = item.fake
+        if fake.requires_grad or fake.is_inference() or fake.layout is not torch.strided or fake.is_complex():
+            return False
+        kinds.add((tuple(fake.shape), fake.dtype, fake.device))
+    return len(kinds) == 1 and (of_any_size or all(size == 1 for shape, _, _ in kinds for size in shape))
+
+
+def choose(t: Tracer, condition: Value, chosen: Value, other: Value) -> Value:
+    """The first where the condition holds, else the second."""
+    assert isinstance(condition, TensorValue)
+    known = tensor_methods.known_item(condition)
+    if known is not None:
+        return chosen if known else other
+    if not isinstance(chosen, TensorValue) or not isinstance(other, TensorValue):
+        return NumberOrTensor(t, condition, chosen, other)
+    made = ChosenTensor(t, condition, chosen, other)
+    t.new_source_state(_FAMILY).setdefault("all", []).append(made)
+    return made
+
+
+def choices(t: Tracer) -> Iterator[ChosenTensor]:
+    """Those of this trace."""
+    yield from t.new_source_state(_FAMILY).get("all", ())

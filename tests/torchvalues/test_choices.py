@@ -1,0 +1,136 @@
+"""Builtin `min` and `max` of tensors with one element: in the graph, and the very object that eager finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import assert_same_as_eager
+
+NAN = float("nan")
+
+
+def arithmetic(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return 0.01 / max(a, b), min(a, b, a * b) ** 2, max([a + 1, b, a]) - min((b,)), torch.stack([max(a, b), min(b, a)])
+
+
+def the_object(a: torch.Tensor, b: torch.Tensor) -> Any:
+    found, both = max(a, b), a + b
+    return found, [min(found, both)], both
+
+
+def written_meanwhile(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a, b = a.clone(), b.clone()
+    found = max(a, b)
+    least = min(found, b)
+    before = found * 2 + least
+    a.add_(10)
+    b.mul_(-1)
+    return before, found * 2, least + 1, found, a, b
+
+
+def elements(a: torch.Tensor, b: torch.Tensor) -> Any:
+    parts = torch.stack([a, b, a - b])
+    found = max(parts)
+    parts[0] = 100.0
+    return found * 2, max(parts.unbind()), found
+
+
+def beside_numbers(a: torch.Tensor, b: torch.Tensor) -> Any:
+    x = torch.arange(3.0)
+    step = 0.1 / max(a, 1.5)
+    return x * step, x / min(1.5, b), step, max(a, 1.5) < 2, -max(0, b) * x, x.double() + min(a, 1.5), max(b, 1)
+
+
+@pytest.mark.parametrize("fn", [arithmetic, the_object, written_meanwhile, elements, beside_numbers])
+@pytest.mark.parametrize("numbers", [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (NAN, 1.0), (1.0, NAN)])
+def test_one_of_several_stays_in_the_graph(fn: Callable[..., Any], numbers: tuple[float, float]) -> None:
+    backends = ("eager", "native") if numbers == (NAN, 1.0) else "eager"
+    assert_same_as_eager(fn, make=lambda: tuple(map(torch.tensor, numbers)), backend=backends)
+
+
+def test_the_object_itself_is_given() -> None:
+    import fxjit
+
+    compiled = fxjit.compile(the_object, backend="eager", fullgraph=True)
+    a, b = torch.tensor(1.0), torch.tensor(2.0)
+    found, (least,), both = compiled(a, b)
+    assert found is b and least is b
+    found, (least,), both = compiled(b, -a)
+    assert found is b and least is both
+
+
+def by_identity(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return max(a, b) is a
+
+
+def as_a_key(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return {max(a, b): 1}[b]
+
+
+def written(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a, b = a.clone(), b.clone()
+    max(a, b).add_(5)
+    return a, b
+
+
+def written_through_a_view(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a, b = a.clone(), b.clone()
+    view = max(a, b).view(1)
+    view += 5
+    return a, b, view
+
+
+def marked(a: torch.Tensor, b: torch.Tensor) -> Any:
+    max(a, b).seen = 1  # type: ignore[attr-defined]  # any name will do
+    return hasattr(a, "seen"), hasattr(b, "seen"), a + b
+
+
+def differentiated(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
+    (max(a, b) * 2).backward()
+    return a.grad, b.grad
+
+
+def its_type(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return type(max(a, 1.5)), isinstance(max(b, 1.5), torch.Tensor), f"{min(a, 0.5)}", torch.ones(3).clamp(max=max(a, 0.5))
+
+
+def in_place_of_either(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a, found = a.clone(), b.clone()
+    found = max(found, 1.5)
+    found += 1
+    a += max(b, 3.0)
+    return a, b, found
+
+
+def fails_for_a_number(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return 1 / max(a, 0.0), 1.0 / max(b - 5, 0)
+
+
+class Best:
+    found = 0.5
+
+
+def kept_by_an_object(a: torch.Tensor, b: torch.Tensor) -> Any:
+    best = Best()
+    best.found = max(a, 1.5)
+    doubled = best.found * 2
+    best.found = max(b, best.found)
+    return vars(best), doubled
+
+
+@pytest.mark.parametrize("fn", [
+    kept_by_an_object, by_identity, as_a_key, written, written_through_a_view, marked, differentiated, its_type,
+    in_place_of_either, fails_for_a_number,
+])
+def test_what_tells_one_from_another_breaks(fn: Callable[..., Any]) -> None:
+    assert_same_as_eager(fn, make=lambda: (torch.tensor(1.0), torch.tensor(2.0)), fullgraph=False)
+
+
+def test_what_is_not_one_number_is_as_in_eager() -> None:
+    assert_same_as_eager(lambda a, b: max(a, b), make=lambda: (torch.tensor(1.0), torch.tensor([2.0])), fullgraph=False)
+    assert_same_as_eager(lambda a, b: max(a, b), make=lambda: (torch.tensor(1), torch.tensor(2.0)), fullgraph=False)
+    assert_same_as_eager(lambda a, b: max(a, b), make=lambda: (torch.ones(2), torch.zeros(2)), fullgraph=False)
