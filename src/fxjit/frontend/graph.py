@@ -43,6 +43,12 @@ def _in_text(arg: Any) -> Any:
     return arg.item() if isinstance(arg, np.generic) else arg
 
 
+def _looks_up(node: torch.fx.Node) -> bool:
+    """Whether it is an item at places that a tensor holds, which may be out of range."""
+    return node.target is operator.getitem and any(
+        isinstance(each.meta.get("example_value"), torch.Tensor) for each in node.all_input_nodes if each is not node.args[0])
+
+
 class GraphBuilder:
     """Implements result.FinishedGraph."""
 
@@ -149,6 +155,6 @@ class GraphBuilder:
                 continue
             pure = (node.op in ("placeholder", "get_attr") or "only_if_used" in node.meta or drops_nothing(node)
                     or (node.op == "call_method" and node.target in _PURE_METHODS)
-                    or (node.op == "call_function" and node.target in _PURE_FUNCTIONS))
+                    or (node.op == "call_function" and node.target in _PURE_FUNCTIONS and not _looks_up(node)))
             if pure:
                 self.graph.erase_node(node)

@@ -22,14 +22,40 @@ from torch.utils import _pytree as pytree
 
 from fxjit import _C, budget, config
 
-# It gives nothing and raises where a factorization failed. From torch 2.13 on AOTAutograd keeps it by itself.
+from ..graph.facts import is_check, mark_checks
+
+# They give nothing and raise where a check fails. From torch 2.13 on AOTAutograd keeps the first by itself.
 torch.fx.node.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+torch.fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 
 
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
     """All of them that hold while AOTAutograd compiles one graph."""
-    with no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes():
+    with no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes(), kept_checks():
+        yield
+
+
+@contextlib.contextmanager
+def kept_checks() -> Iterator[None]:
+    """Calls that nobody uses stay in AOTAutograd's graphs where they may raise, as in eager. They are marked when it drops dead
+    code for the first time: what is dead later, AOTAutograd or fxjit has replaced."""
+    eliminate, is_impure = torch.fx.Graph.eliminate_dead_code, torch.fx.Node.is_impure
+    unmarked = [True]
+
+    @functools.wraps(eliminate)
+    def mark_first(graph: torch.fx.Graph, *args: Any, **keywords: Any) -> bool:
+        if unmarked and not args and not keywords:
+            unmarked.clear()
+            mark_checks(graph)
+        return eliminate(graph, *args, **keywords)
+
+    @functools.wraps(is_impure)
+    def is_impure_or_check(node: torch.fx.Node, *args: Any, **keywords: Any) -> bool:
+        return is_check(node) or is_impure(node, *args, **keywords)
+
+    with (_replaced(torch.fx.Graph, "eliminate_dead_code", mark_first),
+          _replaced(torch.fx.Node, "is_impure", is_impure_or_check)):
         yield
 
 

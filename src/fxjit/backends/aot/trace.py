@@ -12,6 +12,7 @@ import torch.fx
 from fxjit import budget, config, debug, logs
 from fxjit.counters import timed
 
+from ..graph.facts import without_checks
 from . import recurrent, rules, torch_patches
 from .artifacts import CompiledArtifacts
 from .aten_passes import drop_gradients_of_mutated_leaves, mask_undefined_tangents, restride_outputs
@@ -107,6 +108,7 @@ def _partition(backend: BackendConfig, joint: torch.fx.GraphModule, inputs: Any,
         forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
     else:
         forward, backward = default_partition(joint, inputs, **keywords)
+    without_checks(backward.graph)
     copy_activations_before_mutation(forward, keywords["num_fwd_outputs"])
     mark_integer_outputs(forward, backward)
     return forward, torch_patches.shared_with_compiled_autograd(backward)

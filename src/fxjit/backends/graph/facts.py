@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from fxjit.schemas import (
     STRIDED_INSIDE,
@@ -34,6 +35,8 @@ from fxjit.schemas import (
 from fxjit.tensor_wrappers import is_wrapper
 
 Node = torch.fx.Node
+#: The key in `node.meta` of a call that is made for what it may raise.
+_CHECKS = "fxjit_checks"
 #: Operators that take an absolute storage offset, and its position.
 _STORAGE_OFFSETS = {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
 #: Modules of functions that enter and leave modes, for graphs of torch._dynamo as for ours.
@@ -75,15 +78,59 @@ def may_raise(node: Node) -> bool:
         return node.op.startswith("call") and not is_known(target)
     if target.namespace not in ("aten", "prims"):
         return True
-    tensors = [each.meta.get("val") for each in node.all_input_nodes]
-    dtypes = {each.dtype for each in tensors if isinstance(each, torch.Tensor)}
+    given = [value for value in map(_tensors_in, (*node.args, *node.kwargs.values())) if value]
+    dtypes = {each.dtype for value in given for each in value}
     if not dtypes or target is torch.ops.aten.copy_.default or returns_alias(target):
         return False
-    if not target._schema.returns or torch.Tag.nondeterministic_seeded in target.tags or "linalg" in target._opname:
+    if not target._schema.returns or torch.Tag.nondeterministic_seeded in target.tags or _refuses_numbers(target._opname):
         return True
     if all(each.is_floating_point or each.is_complex or each is torch.bool for each in dtypes):
         return False
-    return torch.Tag.pointwise not in target.tags or any(part in target._opname for part in ("div", "rem", "mod", "pow"))
+    if any(part in target._opname for part in _DIVISIONS):
+        return True
+    # Integers alone are no places in something.
+    return torch.Tag.pointwise not in target.tags and (len(given) > 1 or not _DYNAMIC.isdisjoint(target.tags))
+
+
+#: Of data-dependent results.
+_DYNAMIC = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+#: No schema tells the kernels that look at numbers and refuse some, nor that only these raise on a zero.
+_DIVISIONS = ("div", "rem", "mod", "pow")
+_REFUSING = frozenset({"binary_cross_entropy", "histc", "histogram", "masked_scatter", "segment_reduce", "cholesky"})
+
+
+def _refuses_numbers(name: str) -> bool:
+    return name in _REFUSING or "linalg" in name or "histogramdd" in name
+
+
+def _tensors_in(argument: Any) -> list[torch.Tensor]:
+    """The fake tensors of an argument in an ATen graph."""
+    nodes = [each for each in pytree.tree_leaves(argument) if isinstance(each, Node)]
+    return [each.meta["val"] for each in nodes if isinstance(each.meta.get("val"), torch.Tensor)]
+
+
+def mark_checks(graph: torch.fx.Graph) -> None:
+    """Marks the calls of an ATen graph that nobody uses and that may raise."""
+    dead: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if not dead.issuperset(node.users) or node.is_impure():
+            continue
+        if may_raise(node):
+            node.meta[_CHECKS] = True
+        else:
+            dead.add(node)
+
+
+def is_check(node: Node) -> bool:
+    """Whether the call is made for what it may raise alone: no dead code."""
+    return _CHECKS in node.meta
+
+
+def without_checks(graph: torch.fx.Graph) -> None:
+    """Drops them from a graph: another one makes them."""
+    for node in graph.nodes:
+        node.meta.pop(_CHECKS, None)
+    graph.eliminate_dead_code()
 
 
 def view_root(node: Node) -> Node:

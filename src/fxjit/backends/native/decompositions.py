@@ -19,7 +19,7 @@ from fxjit import config
 from fxjit.backends.aot.torch_patches import replaced_kernels
 
 NAMES = (
-    "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
+    "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
     "glu", "glu_backward", "hardshrink", "heaviside", "huber_loss",
     "huber_loss_backward",
     "log_sigmoid_forward", "logaddexp", "logit", "logit_backward", "mse_loss",
@@ -29,7 +29,7 @@ NAMES = (
 
 # Those made of functions that ATen computes more accurately in float64 (lower/accuracy.py), where they are left whole.
 OF_FUNCTIONS = (
-    "binary_cross_entropy", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "log_sigmoid_forward",
+    "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "log_sigmoid_forward",
     "logaddexp", "logit", "selu", "soft_margin_loss", "special_xlog1py", "xlogy",
 )  # fmt: skip
 

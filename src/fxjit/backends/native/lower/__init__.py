@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import _C, budget
+from fxjit.backends.graph.facts import is_check
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
@@ -85,6 +86,7 @@ def is_subclass(meta: torch.Tensor) -> bool:
 
 
 def lower_output(low: Lowering, node: torch.fx.Node) -> None:
+    low.settle_unread()
     for leaf in pytree.tree_leaves(node.args):
         if isinstance(leaf, torch.fx.Node) and isinstance(meta_of(leaf), torch.Tensor):
             low.materialize(leaf)
@@ -107,14 +109,18 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         return
     if node.target is getitem and node in low.storage:
         return  # made by the extern call it belongs to
-    if name in LOWERINGS and kernels_can(node, meta):
+    stored = is_check(node)  # whose value nobody reads: it is calculated all the same
+    if name in LOWERINGS and kernels_can(node, meta) and (isinstance(meta, torch.Tensor) or not stored):
         mark = (len(low.statements), low.counter)
         try:
             low.device = device_of(meta)
             value = call_lowering(low, name, node)
             require_accuracy(low, value, mark[0])
+            low.note_reader(node, value, mark[0])
             low.origins[node] = pending(low, node)
             finish(low, node, value, mark[1])
+            if stored:
+                low.materialize(node)
             return
         except (NoLowering, NotAffine) as refusal:
             low.reasons[node] = str(refusal)
@@ -195,7 +201,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
     expr = value.expr
     if is_view(node):
         if raises(expr) and not by_triton(meta.device):
-            low.raising.append(node)
+            low.note_lookup(node)
         return
     if is_plain_load(expr) and isinstance(expr, Load):
         buffer = low.buffers[expr.buffer]
@@ -208,7 +214,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
     if is_stored(node, value):
         low.realize(node)
     elif raises(expr) and not by_triton(meta.device):
-        low.raising.append(node)
+        low.note_lookup(node)
 
 
 def same_layout(buffer: Buffer, meta: torch.Tensor) -> bool:

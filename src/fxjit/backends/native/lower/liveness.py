@@ -1,4 +1,4 @@
-"""Liveness: which buffers outlive the graph, and which statements something depends on."""
+"""Liveness: which buffers outlive the graph, and which statements something depends on, or may raise."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from .table import Lowering
 
 
 def live_statements(low: Lowering, gm: torch.fx.GraphModule) -> list[Statement]:
-    """The statements that something the graph returns or changes depends on."""
+    """The statements that something the graph returns or changes depends on, and those that look something up, which raise
+    where it is out of bounds."""
     wanted = set(escaping(low, gm))
     kept: list[Statement] = []
     for statement in reversed(low.statements):
-        if isinstance(statement, Extern) or statement.out.name in wanted or low.buffers[statement.out.name].kind != "temp":
+        if isinstance(statement, Extern) or statement.out.name in wanted or statement.gathers() or (
+                low.buffers[statement.out.name].kind != "temp"):
             wanted |= statement.reads
             kept.append(statement)
     return kept[::-1]

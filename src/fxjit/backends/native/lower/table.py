@@ -8,7 +8,7 @@ raises `NoLowering` for a case it leaves to ATen, and then the node becomes an e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from ..ir import (
     is_plain_load,
     load_all,
     loads,
+    raises,
     unit_free,
 )
 from ..ops import cast, const, work
@@ -138,6 +139,9 @@ class Lowering:
         self.numbers: dict[tuple[torch.fx.Node, torch.device], Expr] = {}
         #: Values not stored yet, of which computing one may raise.
         self.raising: list[torch.fx.Node] = []
+        #: All that were among them; and users of theirs that read their values, not only their shapes.
+        self.lookups: dict[torch.fx.Node, None] = {}
+        self.readers: set[torch.fx.Node] = set()
         #: Nodes that write to an input where they stand, as a second run would again.
         self.repeats: set[torch.fx.Node] = set()
 
@@ -309,17 +313,37 @@ class Lowering:
         """Values not stored yet, of which computing one may raise, are stored before an input is written to by `before`: what
         raises leaves the inputs as they were."""
         pending, self.raising = self.raising, []
-        wanted = [
+        self.store_values(
             node
             for node in pending
-            if node not in self.storage and any(user is before or used_after(user, before) for user in node.users)
-        ]
+            if any(user is before or used_after(user, before) for user in node.users) or self.readers.isdisjoint(node.users)
+        )
+
+    def settle_unread(self) -> None:
+        """Values of which computing one may raise, and that nobody reads, are stored at the end: they raise as in eager."""
+        self.store_values(node for node in self.lookups if self.readers.isdisjoint(node.users))
+
+    def store_values(self, nodes: Iterable[torch.fx.Node]) -> None:
+        wanted = [node for node in nodes if node not in self.storage]
         for node in wanted:
             if not is_view(node):
                 self.realize(node)
         for node in wanted:
             if is_view(node):
                 self.materialize(node)
+
+    def note_lookup(self, node: torch.fx.Node) -> None:
+        self.raising.append(node)
+        self.lookups[node] = None
+
+    def note_reader(self, node: torch.fx.Node, value: Any, statements: int) -> None:
+        """The node was lowered to a value, and to statements behind the first so many."""
+        if self.lookups.keys().isdisjoint(node.all_input_nodes):
+            return
+        made = [each for each in self.statements[statements:] if not isinstance(each, Extern)]
+        exprs = [each.expr for each in pytree.tree_leaves(value) if isinstance(each, TensorExpr)]
+        if any(map(raises, exprs)) or any(each.gathers() for each in made):
+            self.readers.add(node)
 
     def read_by(self, expr: Expr) -> frozenset[str]:
         """The buffers that an expression loads from; found once, since every write needs it."""

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch.fx.operator_schemas import normalize_function
 
+from fxjit.backends.graph.facts import is_check
 from fxjit.schemas import communicates, returns_alias, target_uses_rng, writes
 
 from .collectives import delay_wait_tensor
@@ -75,7 +76,7 @@ def split_to_slices(graph: torch.fx.Graph) -> None:
 
 
 def drop_dead(graph: torch.fx.Graph) -> None:
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(lambda node: is_check(node) or node.is_impure())
 
 
 def share_equal(graph: torch.fx.Graph) -> None:
