@@ -567,3 +567,20 @@ def test_the_gradient_of_windows_that_overlap(backend, windows):
         want.backward(gradient)
         got.backward(gradient)
         torch.testing.assert_close(ours.grad, plain.grad)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_gradients_of_embeddings_that_keep_their_norm(kind, sparse):
+    """The weight is written to, without recording: zeros for its new value would make a sparse gradient dense."""
+    layer = kind(8, 4, max_norm=1.0, sparse=sparse, **({"mode": "sum"} if kind is torch.nn.EmbeddingBag else {}))
+    left = []
+    for call in (layer, fxjit.compile(lambda words: layer(words).sin(), backend="aot_eager")):
+        with torch.no_grad():
+            layer.weight.copy_(torch.arange(32.0).view(8, 4) / 4)
+        layer.weight.grad = None
+        found = call(torch.tensor([[0, 2, 2]]))
+        (found.sin() if call is layer else found).sum().backward()
+        assert layer.weight.grad.is_sparse == sparse
+        left += [layer.weight.detach().clone(), layer.weight.grad.to_dense()]
+    torch.testing.assert_close(left[2:], left[:2])

@@ -88,15 +88,30 @@ def _copy_with_gaps(graph: torch.fx.Graph, value: torch.fx.Node, like: torch.Ten
 
 def drop_gradients_of_mutated_leaves(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
     """Gives a leaf of the autograd graph that is only mutated (through `detach()`, `.data` or without recording) no
-    gradient, as eager does. AOTAutograd gives it zeros, the gradient of its unused new value."""
+    gradient, as eager does. AOTAutograd gives it zeros, the gradient of its unused new value; or adds them to a gradient, of
+    which a sparse one becomes a dense one."""
     written = [] if meta is None else [index for index in meta.mutated_inp_runtime_indices
                                        if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad]
+    if meta is not None:
+        for index, tangent in zip(written, tangents_of(backward.graph), strict=False):
+            if meta.input_info[index].is_leaf:
+                _drop_summand(backward.graph, tangent)
     grads = outputs_of(backward.graph)
     dropped = [index for index, tangent in zip(written, tangents_of(backward.graph), strict=False) if grads[index] is tangent
                and meta is not None and meta.input_info[index].is_leaf]
     if dropped:
         set_outputs(backward.graph, [None if index in dropped else grad for index, grad in enumerate(grads)])
         backward.recompile()
+
+
+def _drop_summand(graph: torch.fx.Graph, zeros: torch.fx.Node) -> None:
+    for node in list(zeros.users):
+        if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
+            continue
+        other = next(each for each in node.all_input_nodes if each is not zeros)
+        if other.meta["val"].dtype is node.meta["val"].dtype and other.meta["val"].shape == node.meta["val"].shape:
+            node.replace_all_uses_with(other)
+            graph.erase_node(node)
 
 
 #: Zeros come out of these as zeros, whatever finite numbers the forward graph had.
@@ -137,8 +152,11 @@ def mask_undefined_tangents(backward: torch.fx.GraphModule) -> tuple[TangentMask
         bits[node] = 0
         for each in given:
             bits[node] |= bits[each]
+        # No mask can be applied to a sparse gradient: it is, to what that is made of.
+        becomes_sparse = _is_sparse(node) and not any(map(_is_sparse, given))
         for each in given:
-            if each in doubtful and bits[each] != bits[node] and isinstance(each.meta.get("val"), torch.Tensor):
+            meets = bits[each] != bits[node] or becomes_sparse
+            if each in doubtful and meets and isinstance(each.meta.get("val"), torch.Tensor):
                 if each not in masked:
                     mask = (bits[each], str(each.meta["val"].device))
                     if mask not in masks:
@@ -146,11 +164,18 @@ def mask_undefined_tangents(backward: torch.fx.GraphModule) -> tuple[TangentMask
                             last = masks[mask] = _mask_input(graph, mask, each)
                     masked[each] = where_or_zero(graph, each, masks[mask], each, each)
                 node.replace_input_with(each, masked[each])
+        if becomes_sparse:
+            continue
         if not _keeps_zeros(node, bits) or any(each in doubtful and bits[each] == bits[node] for each in given):
             doubtful.add(node)
     if masks:
         backward.recompile()
     return tuple(masks)
+
+
+def _is_sparse(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
 
 
 def _keeps_zeros(node: torch.fx.Node, bits: dict[torch.fx.Node, int]) -> bool:
