@@ -66,6 +66,21 @@ class Net(nn.Module):
 def make():
     return Net(), (torch.linspace(-1, 1, 12),)
 """,
+    "a named tuple, and a method made by exec": """
+import collections
+Pair = collections.namedtuple("Pair", "first second")
+class Scaled:
+    pass
+namespace = {"FACTOR": 3, "__name__": "made"}
+exec("def scale(self, x):\\n    return x * FACTOR", namespace)
+Scaled.scale = namespace["scale"]
+Scaled.scale.__qualname__ = "Scaled.scale"
+def fn(x):
+    pair = Pair(x + 1, second=x * 2)
+    return pair, Scaled().scale(pair.first) + pair[1]
+def make():
+    return fn, (torch.linspace(-1, 1, 12),)
+""",
     "a break": """
 SEEN = []
 def fn(x, n):

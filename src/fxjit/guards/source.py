@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any, Final, Protocol
 
 import torch
@@ -272,11 +272,12 @@ class ConstSource(Source):
     """An object known while tracing, embedded by reference: a module reached from torch, the globals of an inlined
     function. Two are the same when they are one object."""
 
-    __slots__ = ("_label", "_obj", "_ref")
+    __slots__ = ("_function", "_label", "_obj", "_ref")
 
-    def __init__(self, obj: object, label: str) -> None:
+    def __init__(self, obj: object, label: str, function: FunctionType | None = None) -> None:
         # A class leads to all of the module it stands in, and code is no part of a cycle that the collector sees.
         self._ref = weakref.ref(obj) if isinstance(obj, type) else None
+        self._function = None if function is None else weakref.ref(function)
         self._obj = obj if self._ref is None else None
         self._label = label
         self._hash = hash((ConstSource, id(obj)))
@@ -284,6 +285,10 @@ class ConstSource(Source):
     @property
     def obj(self) -> Any:
         return self._obj if self._ref is None else self._ref()
+
+    def a_function(self) -> FunctionType | None:
+        """One whose globals these are."""
+        return None if self._function is None else self._function()
 
     @property
     def accessor(self) -> Accessor:

@@ -36,7 +36,7 @@ from fxjit.guards.shape_program import evaluate_program
 from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
-from .objects import Changed, NotStorable, code_digest, function_digest
+from .objects import Changed, NotStorable, code_digest, function_digest, refer
 from .values import pack, pack_plain, unpack
 
 _ROOTS: Final = ("LocalSource", "ClosureSource", "ClosureCellSource", "GlobalSource", "BuiltinSource")
@@ -74,12 +74,22 @@ def _source_data(source: Source) -> list[Any]:
     if kind == "GlobalsSource" or kind in _BARE:
         return []
     if isinstance(source, ConstSource):
-        return [pack(source.obj), source.name]
+        return [_pack_object(source), source.name]
     if isinstance(source, (ItemSource, ApplySource)):
         return [pack(source._arg), *([source._label] if isinstance(source, ApplySource) else [])]
     if kind in _WITH_ARGUMENT:
         return [pack_plain(source._arg)]  # type: ignore[attr-defined]  # a _Step
     raise NotStorable(f"a guard on {source.name}")
+
+
+def _pack_object(source: ConstSource) -> Any:
+    try:
+        return pack(source.obj)
+    except NotStorable:
+        function = source.a_function()
+        if function is None or function.__globals__ is not source.obj:
+            raise
+        return ["object", ["globals of", refer(function)]]  # it was made by `exec`: they are no module's
 
 
 def read_sources(rows: Sequence[list[Any]]) -> list[Source]:

@@ -119,6 +119,10 @@ def _names(obj: Any) -> Iterator[tuple[str, str, str]]:
     module, name = getattr(holder, "__module__", None), getattr(holder, "__qualname__", None)
     if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, types.ModuleType):
         module, name = obj.__self__.__name__, obj.__name__
+    if isinstance(obj, types.FunctionType) and isinstance(name, str) and module not in sys.modules:
+        for place, each in [*sys.modules.items()]:  # made by `exec` for a class of the program's: its `__module__` says nothing
+            if isinstance(each, types.ModuleType) and name.partition(".")[0] in vars(each):
+                yield from (("name", place, name + way) for way in ("", ".__func__"))
     if isinstance(module, str) and isinstance(name, str):
         yield "name", module, name
         yield "name", module, f"{name}.__func__"  # under a staticmethod or classmethod
@@ -226,6 +230,8 @@ def find(reference: list[Any]) -> Any:
         found = sys.modules
     elif kind == "globals":
         found = _namespace(rest[0])
+    elif kind == "globals of":
+        found = find(rest[0]).__globals__
     elif kind == "environment":
         found = os.environ._data  # type: ignore[attr-defined]  # not in the stubs
     elif kind == "table":

@@ -213,7 +213,7 @@ def run_function(t: Tracer, fn: FunctionValue, args: Sequence[Value], kwargs: Ma
     locals_ = bind(t, fn, args, kwargs)
     decoded = decode(code)
     builtins = t.root.globals.builtins if fn.fn is None else fn.fn.__builtins__
-    namespace = namespace_value(t, fn.globals, builtins)
+    namespace = namespace_value(t, fn.globals, builtins, function=fn.fn)
     closure = dict(zip(decoded.freevars, fn.closure(t), strict=True)) if decoded.freevars else {}
     machine = Machine(t, decoded, namespace, locals_, closure, parent, fn)
     if caller is not None and caller is parent:

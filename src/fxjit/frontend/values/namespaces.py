@@ -155,14 +155,15 @@ def known_namespace(t: Tracer, namespace: dict[str, Any]) -> NamespaceValue | No
     return found if isinstance(found, NamespaceValue) else None
 
 
-def namespace_value(t: Tracer, namespace: dict[str, Any], builtins: dict[str, Any], is_root: bool = False) -> NamespaceValue:
-    """The one value of a globals dict in this trace."""
+def namespace_value(t: Tracer, namespace: dict[str, Any], builtins: dict[str, Any], is_root: bool = False,
+                    function: types.FunctionType | None = None) -> NamespaceValue:
+    """The one value of a globals dict in this trace; `function` is one that has it."""
     known: dict[Any, Any] = t.new_source_state("namespaces")
     found = known.get(id(namespace))
     if found is None:
         is_modules = namespace is sys.modules
         label = "sys.modules" if is_modules else f"sys.modules[{namespace.get('__name__')!r}].__dict__"
-        source: Source = GlobalsSource() if is_root else ConstSource(namespace, label)
+        source: Source = GlobalsSource() if is_root else ConstSource(namespace, label, function)
         found = known[id(namespace)] = NamespaceValue(namespace, builtins, source)
     assert isinstance(found, NamespaceValue)
     return found
