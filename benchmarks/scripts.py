@@ -143,20 +143,29 @@ def _scalars(folder: Path, name: str) -> list[float]:
     return [event.value for event in log.Scalars(name)]
 
 
-def row(name: str, ways: tuple[str, ...], sources: Path) -> tuple[str, ...]:
+def row(name: str, ways: tuple[str, ...], sources: Path, rounds: int = 1) -> tuple[str, ...]:
     """A script's row: seconds to the first step and ms a step of each way, and how far the numbers are from eager's."""
     script, cells = SCRIPTS[name], [name]
     if not Path(script.command(sources)[1 if script.of else 0]).exists():
         return (name, f"its repository is not in {sources}")
-    runs = {}
+    runs: dict[str, list[Run]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            with tempfile.TemporaryDirectory() as caches:
+                runs[way].append(run(script, way, sources, Path(caches)))
+    errors = {way: next((each.error for each in runs[way] if each.error), "") for way in ways}
     for way in ways:
-        with tempfile.TemporaryDirectory() as caches:
-            runs[way] = run(script, way, sources, Path(caches))
-    for way in ways:
-        cells.append(runs[way].error or f"{runs[way].first():.1f} s, {runs[way].step():.1f} ms")
+        cells.append(errors[way] or times(runs[way]))
     for way in ways[1:]:
-        cells.append("-" if runs[way].error or runs["eager"].error else runs[way].off(runs["eager"]))
+        cells.append("-" if errors[way] or errors["eager"] else runs[way][0].off(runs["eager"][0]))
     return tuple(cells)
+
+
+def times(runs: list[Run]) -> str:
+    """The medians of some runs: seconds to the first step and ms a step, these with their range."""
+    steps = [each.step() for each in runs]
+    spread = f" ({min(steps):.1f} to {max(steps):.1f})" if len(runs) > 1 else ""
+    return f"{statistics.median(each.first() for each in runs):.1f} s, {statistics.median(steps):.1f} ms{spread}"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -164,11 +173,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", action="append", default=[], help="this script; may be repeated")
     parser.add_argument("--sources", type=Path, default=Path(), help="the folder of the repositories")
     parser.add_argument("--without-torch-compile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each way")
     options = parser.parse_args(argv)
     ways = WAYS[:2] if options.without_torch_compile else WAYS
     rows = []
     for name in options.only or [name for name in SCRIPTS if name != "tiny"]:
-        rows.append(row(name, ways, options.sources.resolve()))
+        rows.append(row(name, ways, options.sources.resolve(), options.rounds))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     titles = tuple(f"{way}: first step, each" for way in ways) + tuple(f"{way}: off by" for way in ways[1:])
     print(markdown(("script", *titles), rows))

@@ -171,6 +171,11 @@ memory_budget: float = _row(
     "computes more of it again, as torch's activation_memory_budget, which holds too where it is less.", in_cache_key=True,
     between=(0.0, 1.0),
 )
+kept_memory_mb: int = _row(
+    1024, "Megabytes of freed memory that the process keeps for later calls instead of returning them to the system (glibc's "
+    "mallopt, at the first compiled graph of a process); 0, or a variable MALLOC_..._ in the environment: glibc's allocator is "
+    "left as it is.", between=(0, 2047),
+)
 compile_budget: float = _row(
     60.0, "Seconds of processor time that compiling one graph may take before it is left to ATen, operator by operator, with "
     "one line in the log; 0: no limit.", in_cache_key=True,

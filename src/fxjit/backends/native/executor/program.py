@@ -8,7 +8,7 @@ from typing import Any
 
 from fxjit import _C
 
-from ..runtime import cc
+from ..runtime import allocator, cc
 from .aten_calls import FunctionName
 
 
@@ -30,6 +30,7 @@ class EncodedProgram:
     others: Callable[[], dict[str, list[Any]]] = dict
 
     def build(self, library: Any) -> Any:
+        allocator.keep_freed_memory()
         kernels = tuple(cc.address(library, entry) for entry in self.entries)
         objects, found = [each.find() if isinstance(each, FunctionName) else each for each in self.objects], self.others()
         for entry, place in self.cells.items():
