@@ -160,9 +160,6 @@ def reset() -> None:
     events.reset()
     stance.reset()
     _C.drop_arenas()
-    allocator = sys.modules.get("fxjit.backends.native.runtime.allocator")
-    if allocator is not None:
-        allocator.give_back()
 
 
 def wait_for_compiles(timeout: float | None = None) -> bool:

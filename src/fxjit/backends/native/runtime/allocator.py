@@ -37,13 +37,6 @@ def keep_freed_memory() -> bool:
     return kept
 
 
-def give_back() -> None:
-    """Returns what is kept."""
-    library = _glibc()
-    if keep_freed_memory.cache_info().currsize and keep_freed_memory() and library is not None:
-        library.malloc_trim(0)
-
-
 def _glibc() -> ctypes.CDLL | None:
     """The process's C library, where it is glibc."""
     try:
