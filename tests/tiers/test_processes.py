@@ -95,6 +95,23 @@ def test_helpers_and_their_compilers_end_with_the_program(end: int, tmp_path: Pa
     assert not list(made.iterdir()), "what was being compiled is left"
 
 
+def test_a_helper_whose_compiler_was_stopped_does_not_end_before_what_it_made_is_removed(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    source = PROGRAM.replace('Path(sys.argv[1]).touch()\n    time.sleep(600)',
+                             'Path(sys.argv[1]).touch()\n    return compiler.wait(600)[0].encode()')
+    source = source.replace("helper = Helper(compiles, abandon)", """
+from fxjit.backends.native.runtime import child
+from fxjit.backends.store import folder
+def slowly():
+    child.abandon()
+    time.sleep(0.5)
+    folder.abandon()
+helper = Helper(compiles, slowly)""")
+    subprocess.run([sys.executable, "-c", source, str(tmp_path / "started"), str(made)], timeout=200, check=True)
+    assert soon(lambda: not list(made.iterdir()))
+
+
 def test_a_reset_stops_the_helper(slow_compiler: Path) -> None:
     with config.patch({"cpp.compiler": str(slow_compiler)}):
         compiled = fxjit.compile(lambda x: x.sin() * 3)

@@ -140,7 +140,10 @@ def _help(work: Callable[[], bytes], abandon: Callable[[], object], result: int,
         os.pwrite(result, said, 0)
         os.write(ended, b"x")
     finally:
-        os._exit(0)
+        try:  # the other thread may be at it, which a compiler's end told this one: it ends the process then
+            abandon()
+        finally:
+            os._exit(0)
 
 
 def _detach(kept: set[int]) -> None:
