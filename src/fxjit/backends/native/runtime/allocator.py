@@ -31,7 +31,7 @@ def keep_freed_memory() -> bool:
     library = _glibc()
     if not least or chosen or library is None:
         return False
-    # Where one of the two is set, glibc no longer adapts the other: both, or neither.
+    # Where one of the two is set, glibc no longer adapts the other. It refuses only the first, where that is above its limit.
     kept = bool(library.mallopt(MMAP_THRESHOLD, LARGEST_IN_HEAP)) and bool(library.mallopt(TRIM_THRESHOLD, least))
     log.info("freed memory is %s", f"kept up to {least >> 20} MB" if kept else "not kept: mallopt refused")
     return kept
