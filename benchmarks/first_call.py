@@ -76,10 +76,10 @@ def measure(name: str, tiers: bool, training: bool) -> dict[str, float]:
 
 def in_process(name: str, tiers: bool, training: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
-        return _in_process(folder, ["--here", name, *(["--tiers"] if tiers else []), *(["--training"] if training else [])])
+        return _printed_by(folder, ["--here", name, *(["--tiers"] if tiers else []), *(["--training"] if training else [])])
 
 
-def _in_process(folder: str, arguments: list[str]) -> dict[str, Any]:
+def _printed_by(folder: str, arguments: list[str]) -> dict[str, Any]:
     """What this file prints, in a process of its own, with that cache folder."""
     command = [sys.executable, "-m", "benchmarks.first_call", *arguments]
     environment = fxjit.config.child_environment(FXJIT_CACHE_DIR=folder)
@@ -123,7 +123,7 @@ def second_row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
         for entries, kind in ((False, "graphs"), (True, "entries")):
             with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
                 for where in ("empty", kind):
-                    found = _in_process(folder, ["--second-process", "--here", name, *(["--entries"] if entries else []),
+                    found = _printed_by(folder, ["--second-process", "--here", name, *(["--entries"] if entries else []),
                                                  *(["--training"] if training else [])])
                     seconds[where].append(found["first"] - found["eager"])
                     wrong = wrong or found["wrong"]

@@ -7,7 +7,6 @@ as random numbers, arrays and NumPy's numbers as inputs of the graph.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from fxjit.frontend.values.natives import BuiltinValue
 from fxjit.frontend.values.numpy_ import ArrayValue, tensor_of, writable_tensor
 from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, step
 from fxjit.frontend.values.rng import (
+    RngMethodValue,
     RngValue,
     generator_argument,
     known_arguments,
@@ -43,34 +43,13 @@ class NumpyRngValue(RngValue):
         method = protocol.type_lookup(self.pytype(), name)
         if resolve(method) is None:
             return super().tp_getattro(t, name)
-        return _RngMethodValue(self, name)
+        return RngMethodValue(self, name)
 
 
 @wraps(np.random.RandomState, np.random.Generator)
 def _wrap_generator(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     return NumpyRngValue(obj, source)
-
-
-class _RngMethodValue(Value):
-    """`generator.name`, a bound method."""
-
-    def __init__(self, generator: NumpyRngValue, name: str) -> None:
-        super().__init__(None)
-        self.generator = generator
-        self.name = name
-
-    def pytype(self) -> type:
-        return type(getattr(self.generator.obj, self.name))
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        handler = resolve(getattr(self.generator.pytype(), self.name))
-        assert handler is not None, f"{self.name} is one of the methods that have one"
-        return handler(t, [self.generator, *args], dict(kwargs))
-
-    def rebuild(self, cg: Any) -> None:
-        cg.push(self.generator)
-        cg.asm.load_attr(self.name)
 
 
 _CYTHON_FUNCTION: Final = type(np.random.RandomState.rand)

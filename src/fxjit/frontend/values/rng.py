@@ -19,8 +19,8 @@ import torch
 from fxjit.frontend.rng_steps import StepResult
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.calls import Handler, handles, pass_on
+from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.calls import Handler, handles, pass_on, resolve
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, random_value, step
@@ -49,6 +49,27 @@ class RngValue(Value):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         t.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
+
+
+class RngMethodValue(Value):
+    """`generator.name`, a bound method that has a handler."""
+
+    def __init__(self, generator: RngValue, name: str) -> None:
+        super().__init__(None)
+        self.generator = generator
+        self.name = name
+
+    def pytype(self) -> type:
+        return type(getattr(self.generator.obj, self.name))
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        handler = resolve(getattr(self.generator.pytype(), self.name))
+        assert handler is not None, f"{self.name} is one of the methods that have one"
+        return handler(t, [self.generator, *args], dict(kwargs))
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.generator)
+        cg.asm.load_attr(self.name)
 
 
 def _is_patched() -> bool:

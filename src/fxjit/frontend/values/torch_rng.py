@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit.frontend.rng_steps import StepResult
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import default_device
 from fxjit.frontend.values.random_values import random_value, step
-from fxjit.frontend.values.rng import RngValue, generator_argument, known_arguments, refuse, seed_arguments
+from fxjit.frontend.values.rng import RngMethodValue, RngValue, generator_argument, known_arguments, refuse, seed_arguments
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, NotSameObject, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, RandomSource, Source
@@ -35,27 +35,8 @@ class TorchRngValue(RngValue):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in _METHODS:
-            return _RngMethodValue(self, name)
+            return RngMethodValue(self, name)
         return t.make(_CPU) if name == "device" else super().tp_getattro(t, name)
-
-
-class _RngMethodValue(Value):
-    """`generator.name`, a bound method."""
-
-    def __init__(self, generator: TorchRngValue, name: str) -> None:
-        super().__init__(None)
-        self.generator = generator
-        self.name = name
-
-    def pytype(self) -> type:
-        return type(getattr(self.generator.obj, self.name))
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        return _call_method(t, self.name, [self.generator, *args], kwargs)
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        cg.push(self.generator)
-        cg.asm.load_attr(self.name)
 
 
 def _call_method(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
