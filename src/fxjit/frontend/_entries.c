@@ -7,6 +7,7 @@
 #include <structmember.h>
 
 #include "_module.h"
+#include "frontend/_continue.h"
 #include "frontend/_hook.h"
 #include "guards/_tree.h"
 
@@ -351,9 +352,8 @@ globals_live_on(PyObject *globals)
     return PyModule_Check(module) && PyModule_GetDict(module) == globals;
 }
 
-/* A function keeps the builtins that its module had when it was made; one that we make in its place has those too. */
-static void
-set_builtins(PyObject *made, PyObject *builtins)
+void
+fx_set_builtins(PyObject *made, PyObject *builtins)
 {
     PyFunctionObject *func = (PyFunctionObject *)made;
     if (func->func_builtins != builtins) {
@@ -372,7 +372,7 @@ entry_function(FxEntry *entry, PyFunctionObject *func)
     if (made == NULL) {
         return NULL;
     }
-    set_builtins(made, func->func_builtins);
+    fx_set_builtins(made, func->func_builtins);
     if (func->func_closure != NULL && ((PyCodeObject *)entry->code)->co_nfreevars > 0) {
         if (PyFunction_SetClosure(made, func->func_closure) < 0) {
             Py_DECREF(made);
@@ -434,106 +434,7 @@ fx_entry_run_for_frame(FxEntry *entry, PyFunctionObject *func, PyObject **slots,
     return result;
 }
 
-/* ---- resuming a frame ---- */
-
-/* New code that ends in a graph break returns one of these in place of calling its resume function: whoever
- * ran the code does that when its frame is gone. So a chain of breaks neither nests frames, nor keeps what the earlier
- * ones held, nor shows in a traceback. */
-typedef struct {
-    PyObject_VAR_HEAD
-    PyObject *items[1]; /* the function, then its arguments */
-} FxContinue;
-
-static PyTypeObject FxContinue_Type;
-
-static PyObject *
-continue_new(PyObject *type, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    Py_ssize_t size = PyVectorcall_NARGS(nargsf);
-    if (size == 0 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) != 0) || !PyFunction_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "Continue() takes a function and its positional arguments");
-        return NULL;
-    }
-    FxContinue *self = PyObject_GC_NewVar(FxContinue, &FxContinue_Type, size);
-    if (self == NULL) {
-        return NULL;
-    }
-    if (((PyFunctionObject *)args[0])->func_globals == PyEval_GetGlobals()) {
-        set_builtins(args[0], PyEval_GetBuiltins());
-    }
-    for (Py_ssize_t i = 0; i < size; i++) {
-        self->items[i] = Py_NewRef(args[i]);
-    }
-    PyObject_GC_Track(self);
-    return (PyObject *)self;
-}
-
-static int
-continue_traverse(FxContinue *self, visitproc visit, void *arg)
-{
-    for (Py_ssize_t i = 0; i < Py_SIZE(self); i++) {
-        Py_VISIT(self->items[i]);
-    }
-    return 0;
-}
-
-static int
-continue_clear(FxContinue *self)
-{
-    for (Py_ssize_t i = 0; i < Py_SIZE(self); i++) {
-        Py_CLEAR(self->items[i]);
-    }
-    return 0;
-}
-
-static void
-continue_dealloc(FxContinue *self)
-{
-    PyObject_GC_UnTrack(self);
-    continue_clear(self);
-    PyObject_GC_Del(self);
-}
-
-static PyObject *
-continue_call(FxContinue *self, PyObject *args, PyObject *kwargs)
-{
-    if (PyTuple_GET_SIZE(args) != 0 || (kwargs != NULL && PyDict_GET_SIZE(kwargs) != 0)) {
-        PyErr_SetString(PyExc_TypeError, "a resume function takes no arguments here: it has them");
-        return NULL;
-    }
-    return fx_finish(Py_NewRef((PyObject *)self));
-}
-
-static PyTypeObject FxContinue_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "fxjit._C.Continue",
-    .tp_doc = "Continue(fn, /, *args)\n--\n\nWhat generated code returns in place of fn(*args). Call it once.",
-    .tp_basicsize = offsetof(FxContinue, items),
-    .tp_itemsize = sizeof(PyObject *),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_vectorcall = (vectorcallfunc)continue_new,
-    .tp_dealloc = (destructor)continue_dealloc,
-    .tp_traverse = (traverseproc)continue_traverse,
-    .tp_clear = (inquiry)continue_clear,
-    .tp_call = (ternaryfunc)continue_call,
-};
-
-PyObject *
-fx_finish(PyObject *result)
-{
-    while (result != NULL && Py_IS_TYPE(result, &FxContinue_Type)) {
-        FxContinue *resumed = (FxContinue *)result;
-        for (Py_ssize_t i = 0; i < Py_SIZE(resumed); i++) {
-            if (resumed->items[i] == NULL) {
-                PyErr_SetString(PyExc_RuntimeError, "a resume function runs once");
-                Py_DECREF(resumed);
-                return NULL;
-            }
-        }
-        result = fx_hook_call_handing_over(resumed->items[0], resumed->items + 1, Py_SIZE(resumed) - 1);
-        Py_DECREF(resumed);
-    }
-    return result;
-}
+/* ---- looking one up ---- */
 
 int
 fx_find_entry(CodeExtra *extra, Group *group, PyObject *key, PyFunctionObject *func, PyObject *const *slots,

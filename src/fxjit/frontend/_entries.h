@@ -82,6 +82,9 @@ is_plain_function(const PyCodeObject *code)
     return (code->co_flags & (wanted | generators)) == wanted;
 }
 
+/* A function keeps the builtins that its module had when it was made; one that we make in its place has those too. */
+void fx_set_builtins(PyObject *made, PyObject *builtins);
+
 /* Whether the entry's code can stand in for a frame of `code`; 0 with an exception set where it cannot. */
 int fx_entry_fits(FxEntry *entry, PyCodeObject *code);
 
@@ -91,10 +94,6 @@ PyObject *fx_entry_run(FxEntry *entry, PyFunctionObject *func, PyObject *const *
 
 /* The same, and gives up the references in `slots` (NULL afterwards) when the code begins. */
 PyObject *fx_entry_run_for_frame(FxEntry *entry, PyFunctionObject *func, PyObject **slots, Py_ssize_t nslots);
-
-/* What entry code came to in the end: where it returned a Continue, runs the resume function, and that one's. Takes the
- * reference and gives a new one; NULL is passed through. */
-PyObject *fx_finish(PyObject *result);
 
 /* A strong reference to the first entry of the group that holds, in `*found`; NULL there when none does. -1: a guard
  * raised. Guards may run code, which may change the table under `extra`; the caller keeps the code object alive. */

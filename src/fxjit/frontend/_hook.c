@@ -18,6 +18,7 @@
 
 #include "_module.h"
 #include "_signals.h"
+#include "frontend/_continue.h"
 #include "frontend/_entries.h"
 
 /* ---- state ---- */

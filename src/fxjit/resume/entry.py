@@ -4,7 +4,7 @@ pipeline.py calls `plan` before it finishes the graph and `assemble` after the b
 argument slots as plain parameters and has the frame's free variables. In order: run the steps of random generators; load the
 graph's inputs, call it; load what later writes may hide; replay effects; then return the value, or put the stack and the
 locals in place, run the instruction at the break point as it stands, and return a `_C.Continue` of the resume function and
-what is live, which _entries.c runs. What is needed no longer is unbound before that instruction: the frame keeps nothing
+what is live, which _continue.c runs. What is needed no longer is unbound before that instruction: the frame keeps nothing
 alive that the user's own would not.
 """
 
