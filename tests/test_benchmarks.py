@@ -22,6 +22,7 @@ from benchmarks import (
     first,
     first_call,
     models,
+    roofline,
     scripts,
     timing,
 )
@@ -186,3 +187,27 @@ def test_overlap_of_intervals():
     assert distributed_steps.union(busy) == [(0.0, 3.0), (5.0, 6.0)]
     assert distributed_steps.common(busy, computed) == 1.5
     assert distributed_steps.common(busy, []) == 0
+
+
+def test_a_roofline_counts_what_kernels_do_and_move():
+    x, y = torch.randn(64, 256), torch.randn(64, 256)
+    kernels = roofline.Kernels()
+    with kernels.noted(), fxjit.config.patch(cache_graphs=False):
+        fxjit.compile(lambda x, y: x * y + x.sum(1, keepdim=True))(x, y)
+    ((done, moved),) = kernels.by_name().values()
+    assert done == 3 * x.numel()  # a product and two sums of each
+    assert 3 * x.nbytes <= moved <= 3 * x.nbytes + 64 * 4  # the rows' sums, where they are memory
+
+
+def test_a_roofline_of_what_was_measured(tmp_path):
+    seconds = {"product": 0.01, "copy": 0.01, "eager": 0.03, "fxjit": 0.02}
+    point = {"operations": 1e6, "bytes": 1e6, "seconds": 0.005}
+    results = {"one | inference": {"medians": seconds, "operations": roofline.SQUARE**3 * 3.0, "bytes": 1e6, "gemm": 0.012,
+                                   "kernels": [point]}, "two | training": {"problem": "out of memory"}}
+    assert roofline.least_seconds(results["one | inference"]) == pytest.approx(0.015)
+    rows = rows_of(roofline.table(results))
+    assert rows[1] == ["one", "inference", "3.2", "15.0", "30.0", "20.0", "2.00x", "1.50x", "60%", "25%", "15%"]
+    assert rows[2][:3] == ["two", "training", "out of memory"]
+    pytest.importorskip("matplotlib")
+    roofline.draw(results, tmp_path / "roof.png")
+    assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
