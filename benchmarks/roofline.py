@@ -168,7 +168,7 @@ def least_seconds(found: dict[str, Any]) -> float:
     return max(found["operations"] / peak(found), found["bytes"] / bandwidth(found))
 
 
-HEADER = ("model", "mode", "GFLOP of products", "least, ms", "eager, ms", "fxjit, ms", "least over eager's: at most",
+HEADER = ("model", "mode", "GFLOP of products", "least, ms", "eager, ms", "fxjit, ms", "eager over the least",
           "fxjit over eager", "of fxjit's time: products of BLAS", "kernels", "ATen and the rest")
 
 
@@ -198,7 +198,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     top = statistics.median(map(peak, measured.values()))
     slope = statistics.median(map(bandwidth, measured.values()))
     figure, axes = pyplot.subplots(figsize=(10, 6.5), layout="constrained")
-    intensities = [2.0**step for step in range(-5, 13)]
+    intensities = [2.0**step for step in range(-10, 13)]
     axes.plot(intensities, [min(1, slope * each / top) for each in intensities], color="black",
               label=f"peak {top / 1e9:.0f} GFLOP/s, memory {slope / 1e9:.0f} GB/s (medians)")
     colours = pyplot.get_cmap("tab20").colors
