@@ -99,6 +99,9 @@ def test_kernels_have_source_calls_and_share(page):
     assert 'extern "C" int' in words(kernels) and "%" in kernels
     graphs = [int(each) for each in re.findall(r"<td>graph</td><td class=num>(\d+)</td>", kernels)]
     assert graphs == [6], "two graphs of one function, three calls each"
+    for table in kernels.split("</table>")[:2]:
+        shares = [float(share) for share in re.findall(r"<td class=num>([\d.]+)%</td>", table)]
+        assert abs(sum(shares) - 100) < 0.1 * len(shares), "what a table names is the whole, but for rounding"
 
 
 def test_the_setting_writes_one_page_for_each_process(tmp_path):

@@ -90,23 +90,36 @@ def _recompiles(notes: Sequence[FrameNote]) -> str:
 
 
 def _kernels(kernels: Sequence[Kernel]) -> str:
-    """Calls, seconds and share. The whole is the time inside of compiled graphs; what is no kernel of them is ATen's."""
+    """Calls, seconds and share, of the graphs among each other, and of what runs inside of them: each table's shares add up to
+    the whole, which is the time inside of compiled graphs."""
     graphs = [each for each in kernels if each.name.startswith("fxjit: ")]
     inside = [each for each in kernels if not each.name.startswith("fxjit: ")]
-    whole = max(sum(each.seconds for each in graphs), sum(each.seconds for each in inside))
+    of_graphs, of_parts = (sum(each.seconds for each in group) for group in (graphs, inside))
+    whole = max(of_graphs, of_parts)
     if not kernels or not whole:
         return "<p>No compiled graph ran.</p>"
+    rest = (f"<tr><td>ATen</td><td></td>{_spent(whole - of_parts, whole)}"
+            "<td class=note>its calls, allocation, and the calls of kernels</td></tr>")
+    head = ("", "calls", "in all", "share", "a call", "name, and source")
+    tables = (_table(head, _kernel_rows(graphs, of_graphs)) if of_graphs else "",
+              _table(head, [*_kernel_rows(inside, whole), rest]))
+    return "<p>Inside of them:</p>".join(filter(None, tables))
+
+
+def _kernel_rows(kernels: Sequence[Kernel], whole: float) -> list[str]:
     rows = []
-    for each in sorted([*graphs, *inside], key=lambda each: -each.seconds):
+    for each in sorted(kernels, key=lambda each: -each.seconds):
         source = kernel_source(each.library, each.name) if each.library else ""
-        kind = "graph" if each in graphs else "kernel" if each.library else "BLAS"
-        rows.append(
-            f"<tr><td>{kind}</td><td class=num>{each.calls}</td><td class=num>{each.seconds * 1e3:.1f} ms</td>"
-            f"<td class=num>{each.seconds / each.calls * 1e6:.1f} &micro;s</td><td class=num>{each.seconds / whole:.1%}</td>"
-            f"<td class=note>{_unfold(each.name.removeprefix('fxjit: '), source)}</td></tr>")
-    rest = whole - sum(each.seconds for each in inside)
-    note = f"<p>{rest / whole:.1%} of the time inside of graphs is ATen's calls, allocation and the calls themselves.</p>"
-    return _table(("", "calls", "in all", "a call", "share", "name, and source"), rows) + note
+        kind = "graph" if each.name.startswith("fxjit: ") else "kernel" if each.library else "BLAS"
+        rows.append(f"<tr><td>{kind}</td><td class=num>{each.calls}</td>{_spent(each.seconds, whole, each.calls)}"
+                    f"<td class=note>{_unfold(each.name.removeprefix('fxjit: '), source)}</td></tr>")
+    return rows
+
+
+def _spent(seconds: float, whole: float, calls: int = 0) -> str:
+    """The cells of seconds in all, their share of the whole, and of a call where calls are counted."""
+    each = f"{seconds / calls * 1e6:.1f} &micro;s" if calls else ""
+    return f"<td class=num>{seconds * 1e3:.1f} ms</td><td class=num>{seconds / whole:.1%}</td><td class=num>{each}</td>"
 
 
 def _counts(counts: dict[str, dict[str, int]]) -> str:
