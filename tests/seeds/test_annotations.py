@@ -128,7 +128,7 @@ def test_allow_in_graph_puts_a_call_in_unseen(names):
     assert graphs == [["opaque", "add"]]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("allow", [fxjit.allow_in_graph, torch._dynamo.allow_in_graph], ids=["fxjit", "torch"])
 def test_the_escape_hatch_of_the_faq(allow, backend):
     def f(x):
@@ -136,6 +136,27 @@ def test_the_escape_hatch_of_the_faq(allow, backend):
 
     x = torch.randn(2, 3)
     torch.testing.assert_close(fxjit.compile(f, backend=backend)(x), x.sum(1))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_module_in_the_graph_may_return_a_dict_of_its_state(backend):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return {"out": y, "weight": self.linear.weight, "nested": {"twice": y * 2}}
+
+    layer = fxjit.allow_in_graph(Layer())
+
+    def f(x):
+        found = layer(x)
+        return found["out"] + found["nested"]["twice"] + found["weight"].sum()
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(fxjit.compile(f, backend=backend)(x), f(x))
 
 
 def test_disallow_in_graph_runs_an_operator_eagerly_between_two_graphs():
