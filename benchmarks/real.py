@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu import peak_of
 from benchmarks.timing import first_call, markdown, measured_beside
+from benchmarks.workers import KeptRows, measured
 
 Call = Callable[[], object]
 MODES = ("inference", "training")
@@ -92,15 +91,7 @@ def run(name: str, mode: str, threads: int, options: argparse.Namespace) -> dict
         environment = os.environ | {"OMP_NUM_THREADS": str(threads),
                                     "TORCHINDUCTOR_CACHE_DIR": options.torch_cache or f"{folder}/inductor",
                                     "FXJIT_CACHE_DIR": options.fxjit_cache or f"{folder}/fxjit"}
-        command = [sys.executable, "-m", "benchmarks.real", "--worker", json.dumps(task)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment)
-        except subprocess.TimeoutExpired:
-            return {"problem": f"took more than {LIMIT:.0f} s"}
-    if done.returncode != 0:
-        return {"problem": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:300]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        return measured("benchmarks.real", task, LIMIT, environment)
 
 
 def ratio(found: dict[str, Any], field: str, over: str, under: str) -> float | None:
@@ -159,21 +150,14 @@ def main(argv: list[str] | None = None) -> None:
         return
     from benchmarks.real_models import MODELS
 
-    kept = Path(options.json) if options.json else None
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
+    kept = KeptRows(options.json)
     for name in MODELS:
         if not any(part in name for part in options.only.split(",")):
             continue
         for mode in options.modes.split(","):
             for threads in map(int, options.threads.split(",")):
-                key = f"{name} | {mode} | {threads}"
-                if key in results:
-                    continue
-                results[key] = run(name, mode, threads, options)
-                print(key, results[key], file=sys.stderr, flush=True)
-                if kept is not None:
-                    kept.write_text(json.dumps(results, indent=1))
-    print(table(results))
+                kept.add(f"{name} | {mode} | {threads}", functools.partial(run, name, mode, threads, options))
+    print(table(kept.rows))
     print(f"\n{measured_beside()}")
 
 

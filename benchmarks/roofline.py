@@ -5,18 +5,18 @@ architectures", 2009): a kernel that does F operations and moves B bytes of memo
 seconds. The peak is what torch's own product of two square matrices reaches, the bandwidth that of a copy of 64 MB. Both are
 measured in turns with the model's calls, since a shared machine is now faster and now slower; times are medians of all turns.
 
-A model's least time is that of its products, convolutions and attention at the peak and, if that is longer, of reading its
-parameters and inputs and writing its results once: no compiler comes below it with operations of the same number. With
-`--picture FILE` kernels are drawn under the roof; with `--json FILE` a run goes on where it ended.
+A model's least time is an estimate: that of its products, convolutions and attention at that peak or, if it is longer, of
+reading its parameters (in training twice, and of writing their gradients). Products of other shapes may be a little faster
+than the square one, and recurrent layers are not counted. With `--picture FILE` kernels are drawn under the roof; with
+`--json FILE` a run goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +26,7 @@ from unittest import mock
 
 from benchmarks.real import MODES, call_of
 from benchmarks.timing import markdown, measured_beside
+from benchmarks.workers import KeptRows, measured
 
 #: Rows of the square matrices whose product gives the peak, and floats of the copy that gives the bandwidth.
 SQUARE, COPIED = 1024, 16 << 20
@@ -104,7 +105,8 @@ def bytes_of(buffer: Any, hints: Any) -> int:
 
 
 def measure(name: str, mode: str, turns: int) -> dict[str, Any]:
-    """Medians in seconds, operations and bytes of one model, and a point for each kernel."""
+    """Medians in seconds, operations and bytes of one model, and the mean of fxjit's calls with what of it is products and
+    kernels, a point each."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -146,7 +148,8 @@ def measure(name: str, mode: str, turns: int) -> dict[str, Any]:
         if times and moved:
             points.append({"operations": done * times / turns, "bytes": moved * times / turns, "seconds": seconds / turns})
     gemm = sum(seconds for library, kernel, _, seconds in ranges if library is None and kernel == "fxjit::gemm") / turns
-    return {"medians": medians, "operations": float(counter.get_total_flops()), "gemm": gemm, "kernels": points,
+    return {"medians": medians, "mean": statistics.mean(samples["fxjit"]), "gemm": gemm, "kernels": points,
+            "operations": float(counter.get_total_flops()),
             # Training reads the parameters in both passes, and writes their gradients.
             "bytes": float(parameters * (3 if mode == "training" else 1))}
 
@@ -168,7 +171,7 @@ def least_seconds(found: dict[str, Any]) -> float:
     return max(found["operations"] / peak(found), found["bytes"] / bandwidth(found))
 
 
-HEADER = ("model", "mode", "GFLOP of products", "least, ms", "eager, ms", "fxjit, ms", "eager over the least",
+HEADER = ("model", "mode", "GFLOP", "least, ms", "eager, ms", "fxjit, ms", "eager over the least",
           "fxjit over eager", "of fxjit's time: products of BLAS", "kernels", "ATen and the rest")
 
 
@@ -180,10 +183,10 @@ def table(results: dict[str, Any]) -> str:
             rows.append((name, mode, found["problem"], *[""] * (len(HEADER) - 3)))
             continue
         eager, ours = found["medians"]["eager"], found["medians"]["fxjit"]
-        kernels = sum(point["seconds"] for point in found["kernels"])
+        kernels, whole = sum(point["seconds"] for point in found["kernels"]), found["mean"]
         rows.append((name, mode, f"{found['operations'] / 1e9:.1f}", f"{least_seconds(found) * 1e3:.1f}", f"{eager * 1e3:.1f}",
                      f"{ours * 1e3:.1f}", f"{eager / least_seconds(found):.2f}x", f"{eager / ours:.2f}x",
-                     *(f"{part / ours:.0%}" for part in (found["gemm"], kernels, ours - found["gemm"] - kernels))))
+                     *(f"{part / whole:.0%}" for part in (found["gemm"], kernels, whole - found["gemm"] - kernels))))
     return markdown(HEADER, rows)
 
 
@@ -208,7 +211,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
             if point["operations"] and point["seconds"]:
                 rate = point["operations"] / point["seconds"] / peak(found)
                 axes.scatter(point["operations"] / point["bytes"], rate, marker=marker, color=colour, alpha=0.5, linewidths=0,
-                             s=8 + 300 * point["seconds"] / found["medians"]["fxjit"])
+                             s=8 + 300 * point["seconds"] / found["mean"])
         for way, filled in (("eager", False), ("fxjit", True)):
             rate = found["operations"] / found["medians"][way] / peak(found)
             axes.scatter(found["operations"] / found["bytes"], rate, marker="^" if marker == "o" else "D", s=70,
@@ -221,20 +224,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def run(name: str, mode: str, turns: int) -> dict[str, Any]:
-    """What the model's own process found; {"problem": ...} where it failed."""
-    task = json.dumps({"name": name, "mode": mode, "turns": turns})
-    command = [sys.executable, "-m", "benchmarks.roofline", "--worker", task]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
-    except subprocess.TimeoutExpired:
-        return {"problem": f"took more than {LIMIT:.0f} s"}
-    if done.returncode:
-        return {"problem": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:300]}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
 def main(argv: list[str] | None = None) -> None:
+    """Measures what the file does not have, prints the table, and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only models whose name contains this")
     parser.add_argument("--modes", default=",".join(MODES))
@@ -248,19 +239,15 @@ def main(argv: list[str] | None = None) -> None:
         return
     from benchmarks.real_models import MODELS
 
-    kept = Path(options.json) if options.json else None
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
+    kept = KeptRows(options.json)
     for name in (name for name in MODELS if options.only in name):
         for mode in options.modes.split(","):
-            if f"{name} | {mode}" not in results:
-                results[f"{name} | {mode}"] = run(name, mode, options.turns)
-                if kept is not None:
-                    kept.write_text(json.dumps(results))
-    print(table(results))
-    print()
-    print(measured_beside())
+            task = {"name": name, "mode": mode, "turns": options.turns}
+            kept.add(f"{name} | {mode}", functools.partial(measured, "benchmarks.roofline", task, LIMIT))
+    print(table(kept.rows))
+    print(f"\n{measured_beside()}")
     if options.picture:
-        draw(results, Path(options.picture))
+        draw(kept.rows, Path(options.picture))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from benchmarks import (
     roofline,
     scripts,
     timing,
+    workers,
 )
 
 import fxjit
@@ -202,8 +203,8 @@ def test_a_roofline_counts_what_kernels_do_and_move():
 def test_a_roofline_of_what_was_measured(tmp_path):
     seconds = {"product": 0.01, "copy": 0.01, "eager": 0.03, "fxjit": 0.02}
     point = {"operations": 1e6, "bytes": 1e6, "seconds": 0.005}
-    results = {"one | inference": {"medians": seconds, "operations": roofline.SQUARE**3 * 3.0, "bytes": 1e6, "gemm": 0.012,
-                                   "kernels": [point]}, "two | training": {"problem": "out of memory"}}
+    results = {"one | inference": {"medians": seconds, "mean": 0.02, "operations": roofline.SQUARE**3 * 3.0, "bytes": 1e6,
+                                   "gemm": 0.012, "kernels": [point]}, "two | training": {"problem": "out of memory"}}
     assert roofline.least_seconds(results["one | inference"]) == pytest.approx(0.015)
     rows = rows_of(roofline.table(results))
     assert rows[1] == ["one", "inference", "3.2", "15.0", "30.0", "20.0", "2.00x", "1.50x", "60%", "25%", "15%"]
@@ -211,3 +212,17 @@ def test_a_roofline_of_what_was_measured(tmp_path):
     pytest.importorskip("matplotlib")
     roofline.draw(results, tmp_path / "roof.png")
     assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_are_kept_and_not_measured_again(tmp_path):
+    path = str(tmp_path / "rows.json")
+    workers.KeptRows(path).add("one", lambda: {"seconds": 1.0})
+    again = workers.KeptRows(path)
+    again.add("one", lambda: pytest.fail("it is there"))
+    again.add("two", lambda: {"problem": "none"})
+    assert workers.KeptRows(path).rows == {"one": {"seconds": 1.0}, "two": {"problem": "none"}}
+
+
+def test_a_row_whose_process_fails_says_why():
+    assert workers.measured("benchmarks.roofline", {"name": "no such model"}, 60)["problem"].startswith("TypeError")
+    assert workers.measured("benchmarks.roofline", {}, 0.01) == {"problem": "took more than 0.01 s"}
