@@ -49,11 +49,36 @@ def _with_indices(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _with_eagers_strides(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake kernel of `view`, with the strides that eager gives dimensions of size 1. They matter: a tensor with one image
+    counts as channels-last or not by them, and what follows takes its own layout from it."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = kernel(mode, operator, tensor, *args, **kwargs)
+        if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
+            return result
+        if result.numel() == 0 or not tensor.dim():
+            return result
+        strides = list(result.stride())
+        for at in reversed(range(len(strides))):
+            if type(result.shape[at]) is int and result.shape[at] == 1:
+                last = at == len(strides) - 1
+                strides[at] = tensor.stride(-1) if last else strides[at + 1] * result.shape[at + 1]
+        return result if strides == list(result.stride()) else result.as_strided(result.shape, strides)
+
+    return run
+
+
 def _correct_kernels() -> None:
-    """Replaces the fake kernels of torch that give wrong dtypes, for all fake tensors of the process: AOTAutograd's, too."""
+    """Replaces the fake kernels of torch that give wrong dtypes or strides, for all fake tensors of the process: AOTAutograd's,
+    too."""
+    kernels = torch_private.get_or("torch._subclasses.fake_impls.op_implementations_dict", {})
+    aten = torch.ops.aten
+    for operator in (aten.view.default, aten._unsafe_view.default):
+        if operator in kernels:
+            kernels[operator] = _with_eagers_strides(kernels[operator])
     if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
-        kernels = torch_private.get_or("torch._subclasses.fake_impls.op_implementations_dict", {})
-        aten = torch.ops.aten
         for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
             if operator in kernels:
                 kernels[operator] = _with_indices(kernels[operator])

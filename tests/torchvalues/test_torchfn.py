@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -190,3 +191,16 @@ def test_a_composite_whose_kernel_looks_at_data_is_captured_by_its_decomposition
         return torch.istft(spectrum * 2, 16, 4, window=window)
 
     assert_same_as_eager(vocoder, torch.stft(torch.randn(2, 64), 16, 4, window=window, return_complex=True))
+
+
+@pytest.mark.parametrize("draw", [torch.rand, torch.randn, lambda *args, **kw: torch.randint(0, 5, args[0], **kw)])
+def test_a_generator_that_is_none_is_none_given(draw: Callable[..., torch.Tensor]) -> None:
+    """torch has another overload for a generator, which takes no sizes that vary."""
+    fxjit.reset()
+    compiled = fxjit.compile(lambda x: x + draw(x.shape, generator=None), fullgraph=True, dynamic=True, backend="eager")
+    for rows in (3, 4):
+        torch.manual_seed(0)
+        found = compiled(torch.zeros(rows, 2))
+        torch.manual_seed(0)
+        assert torch.equal(found, draw((rows, 2)).float())
+    assert fxjit.counters["stats"]["unique_graphs"] == 1

@@ -51,6 +51,8 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         if sampled is None:
             t.break_("call-rng-state", function=name)
         return sampled
+    if isinstance(fn, types.BuiltinFunctionType):  # a generator that is None chooses an overload without sizes that vary
+        named.pop("generator", None)
     makes_leaf = is_given(named, "requires_grad") and protocol.truth(t, named.pop("requires_grad"))
     device = default_device(t)
     if device is not None and not is_given(named, "device"):
