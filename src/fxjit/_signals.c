@@ -26,7 +26,7 @@ static struct {
 } deferral;
 
 static PyObject *interrupted, *our_handler;
-static PyObject *get_handler, *set_handler, *main_thread; /* of the modules signal and threading */
+static PyObject *get_handler, *set_handler; /* of the module signal */
 
 int
 fx_signals_are_deferred(void)
@@ -126,29 +126,11 @@ replace_handler(int number, PyObject *handler)
     }
 }
 
-static int
-on_main_thread(void)
-{
-    PyObject *thread = PyObject_CallNoArgs(main_thread);
-    PyObject *ident = thread == NULL ? NULL : PyObject_GetAttrString(thread, "ident");
-    Py_XDECREF(thread);
-    if (ident == NULL) {
-        return -1;
-    }
-    unsigned long number = PyLong_Check(ident) ? PyLong_AsUnsignedLong(ident) : 0;
-    Py_DECREF(ident);
-    return PyErr_Occurred() ? -1 : number == PyThread_get_thread_ident();
-}
-
-int
+void
 fx_defer_signals(void)
 {
-    if (deferral.owner != 0) {
-        return 0;
-    }
-    int here = on_main_thread();
-    if (here <= 0) {
-        return here;
+    if (deferral.owner != 0 || !_PyOS_IsMainThread()) { /* asked without running Python, where a handler could be called */
+        return;
     }
     deferral.handled = PyErr_GetHandledException();
     deferral.owner = PyThread_get_thread_ident();
@@ -167,7 +149,6 @@ fx_defer_signals(void)
         }
         Py_DECREF(handler);
     }
-    return 0;
 }
 
 int
@@ -211,9 +192,7 @@ fx_is_interrupted(PyObject *payload)
 static PyObject *
 defer_signals(PyObject *module, PyObject *ignored)
 {
-    if (fx_defer_signals() < 0) {
-        return NULL;
-    }
+    fx_defer_signals();
     Py_RETURN_NONE;
 }
 
@@ -279,8 +258,7 @@ fxjit_signals_init(PyObject *module)
     our_handler = PyCFunction_New(&handler_def, NULL);
     get_handler = attribute_of("_signal", "getsignal");
     set_handler = attribute_of("_signal", "signal");
-    main_thread = attribute_of("threading", "main_thread");
-    if (interrupted == NULL || our_handler == NULL || get_handler == NULL || set_handler == NULL || main_thread == NULL ||
+    if (interrupted == NULL || our_handler == NULL || get_handler == NULL || set_handler == NULL ||
         PyModule_AddObjectRef(module, "Interrupted", interrupted) < 0) {
         return -1;
     }

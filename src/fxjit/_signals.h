@@ -7,8 +7,8 @@
 /* Whether this thread defers what its signal handlers raise. */
 int fx_signals_are_deferred(void);
 
-/* What `_C.defer_signals` does. -1 with an exception. */
-int fx_defer_signals(void);
+/* What `_C.defer_signals` does. No handler is called outside of the deferral that it begins. */
+void fx_defer_signals(void);
 
 /* Ends what `_C.defer_signals()` began on this thread; whether an exception waits, for `fx_raise_deferred`. */
 int fx_stop_deferring_signals(void);

@@ -254,6 +254,10 @@ fx_dict_has_only_str_keys(PyObject *dict)
 
 /* ---- small things ---- */
 
+/* Whether this thread is the one that runs the handlers of signals. Exported by each Python, but declared in headers that
+ * differ, in 3.13 in an internal one. */
+PyAPI_FUNC(int) _PyOS_IsMainThread(void);
+
 static inline int
 fx_interpreter_is_finalizing(void)
 {

@@ -384,8 +384,8 @@ ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObj
                               closure,            func->func_globals, func->func_builtins};
     FxHookState before;
     int deferred = fx_signals_are_deferred(); /* this compile is within another */
-    if (is_resume_function && fx_defer_signals() < 0) { /* it may be in blocks, and an exception is raised in those */
-        PyErr_Clear();
+    if (is_resume_function) { /* it may be in blocks, and an exception is raised in those */
+        fx_defer_signals();
     }
     fx_hook_switch(NULL, 1, &before);
     PyObject *answer = PyObject_Vectorcall(callback, parameters, 7, NULL);
