@@ -10,12 +10,17 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit import logs
+
 from ..graph.facts import crosses_wrappers, mutated_inputs, mutated_without_version
 from . import rules
 from .artifacts import plan_call
 from .backend import BackendConfig, CompileResult, StoreEntry
+from .equal_blocks import NotEqual
 from .runtime.version_counters import VersionCounterEffects, reshaped_inputs
 from .trace import trace_and_compile
+
+log = logs.artifact("aot_graphs")
 
 
 def compile_anew(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig,
@@ -32,8 +37,21 @@ def compile_anew(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
 
 
 def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> CompileResult:
+    try:
+        result = _planned(gm, example_inputs, backend, shortens=True)
+    except NotEqual as difference:
+        log.info("all of the graph is traced: %s", difference)
+    else:
+        if result.plan is not None:
+            return result
+    return _planned(gm, example_inputs, backend, shortens=False)
+
+
+def _planned(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig, shortens: bool) -> CompileResult:
+    """Compiled graphs, with a plan or AOTAutograd's callable. If it `shortens`, only a few of equal blocks are traced, and the
+    callable is of no use."""
     autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]  # not in the stubs
-    call, artifacts = trace_and_compile(gm, example_inputs, backend)
+    call, artifacts = trace_and_compile(gm, example_inputs, backend, shortens)
     candidate = rules.Candidate(gm, example_inputs, artifacts=artifacts, is_unprofitable=backend.is_unprofitable)
     rules.check("compiled graphs", candidate)
     if crosses_wrappers(gm):

@@ -20,7 +20,7 @@ from torch.fx import graph as fx_graph
 from torch.fx.immutable_collections import immutable_list
 from torch.utils import _pytree as pytree
 
-from fxjit import _C, budget, config
+from fxjit import _C, budget, config, torch_private
 
 from ..graph.facts import is_check, mark_checks
 
@@ -93,6 +93,23 @@ def no_printed_graphs() -> Iterator[None]:
     quiet: Any = functools.partial(aot_autograd.AOTConfig, enable_log=False) if silent else aot_autograd.AOTConfig
     with _replaced(aot_autograd, "AOTConfig", quiet), _use_lazy_graph_module(True):
         yield
+
+
+@contextlib.contextmanager
+def noted_state() -> Iterator[list[Any]]:
+    """AOTAutograd's state of the graph that it traces, once there is one: its metadata, before any compiler is called. Empty
+    where this torch makes none that is known."""
+    from torch._functorch import aot_autograd as whole
+
+    states: list[Any] = []
+    create = torch_private.get_or("torch._functorch.aot_autograd.create_aot_state", None)
+
+    def noted(*args: Any, **keywords: Any) -> Any:
+        states.append(create(*args, **keywords))
+        return states[-1]
+
+    with contextlib.nullcontext() if create is None else _replaced(whole, "create_aot_state", noted):
+        yield states
 
 
 @contextlib.contextmanager

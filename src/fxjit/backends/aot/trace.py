@@ -12,12 +12,14 @@ import torch.fx
 from fxjit import budget, config, debug, logs
 from fxjit.counters import timed
 
+from ..graph.blocks import shortened
 from ..graph.facts import without_checks
 from . import recurrent, rules, torch_patches
 from .artifacts import CompiledArtifacts
 from .aten_passes import drop_gradients_of_mutated_leaves, mask_undefined_tangents, restride_outputs
 from .backend import BackendConfig, Boxed
 from .captured_passes import with_symbols
+from .equal_blocks import Lengthening, NotEqual
 from .joint_passes import (
     copy_activations_before_mutation,
     mark_integer_outputs,
@@ -31,15 +33,24 @@ log = logs.artifact("aot_graphs")
 
 
 def trace_and_compile(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig, shortens: bool = False,
 ) -> tuple[Callable[..., Any], CompiledArtifacts]:
-    """AOTAutograd's callable, with its runtime wrappers, and what was compiled. Raises RunAsCaptured."""
+    """AOTAutograd's callable, with its runtime wrappers, and what was compiled. If it `shortens`, only a few of equal
+    blocks are traced, and the callable is of no use; raises NotEqual where none are. Raises RunAsCaptured."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
     artifacts, pending = CompiledArtifacts(), list[Any]()
+    traced, traced_inputs, runs = shortened(gm, example_inputs) if shortens else (gm, example_inputs, [])
+    if shortens and not runs:
+        raise NotEqual("no blocks")
+    lengthenings = [Lengthening(run) for run in reversed(runs)]
 
     def compile_as(name: str) -> Callable[..., Any]:
         def run(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+            if lengthenings and name != "backward":
+                if name == "inference":
+                    _lengthen(lengthenings, graph, states, gradients=False)
+                inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
             compiled, with_opaque = _compile_graph(graph, inputs, name, gm, backend, artifacts)
             if hasattr(compiled, "finish"):
                 pending.append(compiled)
@@ -52,18 +63,21 @@ def trace_and_compile(
     # A graph that ends in another grad mode leaves torch 2.11 in it; what follows here asks for the caller's.
     callers_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     kernels = torch_patches.replaced_kernels(recurrent.kernels())
-    with callers_mode, torch_patches.patched(), kernels, budget.limited(), timed("aot"):
+    with (callers_mode, torch_patches.patched(), torch_patches.noted_state() as states, kernels, budget.limited(),
+          timed("aot")):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
-                gm,
-                with_symbols(gm, example_inputs),
+                traced,
+                with_symbols(traced, traced_inputs),
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
-                partition_fn=functools.partial(_partition, backend),
+                partition_fn=functools.partial(_partition, backend, lengthenings, states),
                 decompositions=backend.decompositions(),
                 keep_inference_input_mutations=True,
             )
+        except NotEqual:
+            raise
         except Exception as problem:  # which of them mean that the graph runs as captured is in the rules
             rules.check("AOTAutograd", rules.Candidate(gm, example_inputs, problem, artifacts))
             raise
@@ -96,10 +110,23 @@ def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str
     return compiled, with_opaque
 
 
-def _partition(backend: BackendConfig, joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+def _lengthen(lengthenings: list[Lengthening], graph: torch.fx.GraphModule, states: list[Any], gradients: bool) -> None:
+    """All blocks in AOTAutograd's graph, and their inputs in its metadata."""
+    if not states:
+        raise NotEqual("AOTAutograd's metadata is not to be had")
+    for each in lengthenings:
+        each.graph(graph, gradients)
+        each.metadata(states[-1].fw_metadata)
+
+
+def _partition(backend: BackendConfig, lengthenings: list[Lengthening], states: list[Any], joint: torch.fx.GraphModule,
+               inputs: Any, **keywords: Any) -> Any:
     """Forward and backward, from the graph that has both."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
+    if lengthenings:
+        _lengthen(lengthenings, joint, states, gradients=True)
+        keywords["static_lifetime_input_indices"] = states[-1].fw_metadata.static_input_indices
     hold_opaque_outputs(joint)
     select_gradients_of_extremes(joint)
     backend.joint_passes(joint)
