@@ -79,7 +79,7 @@ SAMPLES: dict[str, tuple[Instruction, str]] = {
         Instruction("GEMM", into=out, a=x, b=y, bias=-1, wide=0, unlocked=0, sizes=Numbers((2, 3, 4))),
         "gemm(x, y, out=out, sizes=(2, 3, 4))",
     ),
-    "BMM": (Instruction("BMM", into=out, a=x, b=y), "bmm(x, y, out=out)"),
+    "BMM": (Instruction("BMM", into=out, a=x, b=y, float32=1), "bmm(x, y, out=out)"),
     "STORE_NUMBER": (Instruction("STORE_NUMBER", into=out, number=x), "out[:] = double(x)"),
     "LOAD": (Instruction("LOAD", out=out, object=Object(torch.ones(2), "self.weight")), "out = self.weight"),
     "FREE": (Instruction("FREE", (x, y)), "del x, y"),
@@ -144,7 +144,7 @@ def test_an_instruction_takes_the_operands_of_its_row():
     with pytest.raises(AssertionError, match="ITEM takes"):
         Instruction("ITEM", out=out, sequence=x)
     with pytest.raises(AssertionError, match="BMM repeats no operand"):
-        Instruction("BMM", (x,), into=out, a=x, b=y)
+        Instruction("BMM", (x,), into=out, a=x, b=y, float32=1)
 
 
 def test_nested_values_are_built_as_they_were_said():

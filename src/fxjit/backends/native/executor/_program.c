@@ -487,13 +487,18 @@ PyDoc_STRVAR(drop_arenas_doc,
 "drop_arenas() -> int\n\nFrees the memory for intermediate values that is kept for later calls; gives how many bytes that were.");
 
 PyDoc_STRVAR(blas_address_doc,
-"blas_address() -> int\n\nThe address of the sgemm that ATen calls, 0 where torch does not export one.");
+"blas_address() -> int\n\nThe address of a function like Fortran's sgemm, for kernels; 0 where torch exports none.");
 
-static PyObject *
-blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    return PyLong_FromVoidPtr(resolve() ? *(void **)&fxjit_torch.sgemm : NULL);
-}
+PyDoc_STRVAR(product_class_doc,
+"product_class(m, n, k, a_turned, b_turned, /) -> int\n\nThe class of a product of float32 matrices that one library multiplies; -1 "
+"where there is only the BLAS that ATen calls.");
+
+PyDoc_STRVAR(prefer_own_products_doc,
+"prefer_own_products(number, preferred, /)\n\nWhether our own kernels multiply the products of a class.");
+
+PyDoc_STRVAR(time_product_doc,
+"time_product(m, n, k, a_turned, b_turned, turns, /) -> tuple[int, int]\n\nNanoseconds of a product by ATen's BLAS and by our own "
+"kernels: the shortest of some turns of each.");
 
 PyDoc_STRVAR(tell_unwritten_doc,
 "tell_unwritten(error, unwritten, /)\n\nNotes of what a graph raised whether the graph left its inputs as they were; None: a graph "
@@ -528,7 +533,10 @@ left_unwritten(PyObject *Py_UNUSED(module), PyObject *error)
 static PyMethodDef functions[] = {
     {"left_unwritten", left_unwritten, METH_O, left_unwritten_doc},
     {"tell_unwritten", (PyCFunction)(void (*)(void))tell_unwritten, METH_FASTCALL, tell_unwritten_doc},
-    {"blas_address", blas_address, METH_NOARGS, blas_address_doc},
+    {"blas_address", fxjit_blas_address, METH_NOARGS, blas_address_doc},
+    {"product_class", fxjit_product_class, METH_VARARGS, product_class_doc},
+    {"prefer_own_products", fxjit_prefer_own_products, METH_VARARGS, prefer_own_products_doc},
+    {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"program_can", program_can, METH_O, program_can_doc},
     {NULL, NULL, 0, NULL},

@@ -7,11 +7,10 @@
 #include <stdint.h>
 
 #include "_opcodes.h"
+#include "_products.h"
 #include "_tensor.h"
 
 typedef int (*kernel_fn)(void *const *, const int64_t *);
-typedef void (*gemm_fn)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
-                        const int *, const void *, const int *, const void *, void *, const int *);
 
 typedef struct {
     PyObject *object; /* owned */

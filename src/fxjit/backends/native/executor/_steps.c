@@ -429,8 +429,7 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;
     int lda, ldb, ldc = (int)(m <= 1 || s[9] < n ? n : s[9]);
     int ta = leading(m, k, s[3], s[4], &lda), tb = leading(k, n, s[6], s[7], &ldb);
-    int im = (int)m, in = (int)n, ik = (int)k;
-    const float one = 1, beta = has_bias ? 1 : 0;
+    int im = (int)m, in = (int)n, ik = (int)k, done = 0;
     const double one_wide = 1, beta_wide = has_bias ? 1 : 0;
     PyThreadState *state = o->unlocked ? PyEval_SaveThread() : NULL;
     if (has_bias) {
@@ -450,12 +449,56 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
                           &ldc);
     }
     else {
-        fxjit_torch.sgemm(tb ? "T" : "N", ta ? "T" : "N", &in, &im, &ik, &one, from_b, &ldb, from_a, &lda, &beta, to, &ldc);
+        product_t product = {
+            .m = m, .n = n, .k = k, .out = (float *)to, .line = ldc, .add = has_bias,
+            .a = {(const float *)from_a, ta ? 1 : lda, ta ? lda : 1}, .b = {(const float *)from_b, tb ? 1 : ldb, tb ? ldb : 1},
+        };
+        done = fxjit_multiply(&product);
     }
     if (state != NULL) {
         PyEval_RestoreThread(state);
     }
-    return 0;
+    if (done < 0) {
+        PyErr_NoMemory();
+    }
+    return done;
+}
+
+/* A batch of matrices of a contiguous or transposed layout; 0 where our kernels do not take it. */
+static int
+batch_operand(void *handle, int64_t sizes[3], matrix_t *matrix, int64_t *step)
+{
+    int64_t dim, *size, *stride;
+    void *data;
+    if (fxjit_shim.get_dim(handle, &dim) || dim != 3 || fxjit_shim.get_sizes(handle, &size) ||
+        fxjit_shim.get_strides(handle, &stride) || fxjit_torch.get_data_ptr(handle, &data)) {
+        return 0;
+    }
+    memcpy(sizes, size, 3 * sizeof(int64_t));
+    *matrix = (matrix_t){data, stride[1], stride[2]};
+    *step = stride[0];
+    int64_t line = stride[2] == 1 ? stride[1] : stride[2], columns = stride[2] == 1 ? size[2] : size[1];
+    return (stride[1] == 1 || stride[2] == 1) && line >= columns;
+}
+
+/* The batch as our kernels take it, where it is one of float32 that they multiply faster. */
+static int
+own_batch(void *out, void *a, void *b, product_t *first, batch_t *batch)
+{
+    int64_t sizes[3][3];
+    matrix_t into;
+    if (!batch_operand(out, sizes[0], &into, &batch->out) || !batch_operand(a, sizes[1], &first->a, &batch->a) ||
+        !batch_operand(b, sizes[2], &first->b, &batch->b) || into.column != 1) {
+        return 0;
+    }
+    first->m = sizes[0][1];
+    first->n = sizes[0][2];
+    first->k = sizes[1][2];
+    first->out = (float *)into.data;
+    first->line = into.row;
+    first->add = 0;
+    batch->count = sizes[0][0];
+    return first->m > 0 && first->n > 0 && first->k > 0 && fxjit_own_batches(first, batch);
 }
 
 int
@@ -468,9 +511,16 @@ fxjit_step_bmm(frame_t *frame, const BMM_operands *o)
         return -1;
     }
     int32_t problem;
+    product_t first;
+    batch_t batch;
+    int by_own = o->float32 && own_batch(out, a, b, &first, &batch);
     Py_BEGIN_ALLOW_THREADS
-    problem = fxjit_torch.bmm_out(out, a, b);
+    problem = by_own ? fxjit_gemm_batch(&first, &batch) : fxjit_torch.bmm_out(out, a, b);
     Py_END_ALLOW_THREADS
+    if (by_own && problem != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
     if (problem != 0) {
         PyErr_SetString(PyExc_RuntimeError, "aten::bmm failed in a compiled graph");
         return -1;

@@ -67,6 +67,7 @@ class _Encoder:
         return EncodedProgram(
             len(listing.inputs), len(self.slots), packed(code), packed(numbers), packed(origins), packed(arithmetic),
             listing.arena, tuple(self.objects), tuple(self.entries), dict(self.cells),
+            products=tuple(dict.fromkeys(listing.products)),
         )
 
     def collect(self, instruction: Instruction) -> None:

@@ -7,7 +7,7 @@ them into the words that `_program.c` reads, python_text.py prints them. Opcodes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import sympy
@@ -16,6 +16,7 @@ from fxjit import _C
 
 from ..index import Found, Size, Sizes
 from ..ir import Buffer
+from ..runtime.own_products import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,5 +161,7 @@ class Listing:
     symbols: Found[tuple[str, str, int] | None]
     #: Symbols that are calculated from others which are bound.
     derived: dict[sympy.Symbol, sympy.Expr]
+    #: The matrix products of float32, of the sizes that were seen.
+    products: list[Shape] = field(default_factory=list)
     #: Bytes of the arena.
     arena: int = 0

@@ -22,11 +22,13 @@ from fxjit.schemas import returns_alias
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
 from ..hints import Hints
-from ..index import Found, UnprintableSize, prod, size_of, sizes_of
+from ..index import Found, Size, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..schedule.blas import Product, origin, product_of
+from ..runtime.own_products import Shape
+from ..schedule.blas import Product, blas_is_atens, origin, product_of
 from ..schedule.fuse import group_work
+from ..schedule.product_tiles import TiledProduct
 from ..target import scalar_tensor
 from .aten_calls import FunctionName, aten_function, python_function
 from .encode import is_printable
@@ -67,6 +69,7 @@ class _Planner:
         self.found: Found[tuple[str, str, int] | None] = Found()
         self.derived: dict[sympy.Symbol, sympy.Expr] = {}
         self.launched: set[str] = set()
+        self.products: list[Shape] = []
 
     def plan(self, steps: Sequence[Any]) -> Listing:
         self.launched = launched_buffers(steps)
@@ -87,7 +90,7 @@ class _Planner:
             if changed and checked_first:
                 self.add("WRITES", changed)
         self.finish()
-        return Listing(self.inputs, self.instructions, self.found, self.derived)
+        return Listing(self.inputs, self.instructions, self.found, self.derived, self.products)
 
     def add(self, name: str, repeated: Sequence[Value] = (), buffer: Buffer | None = None, **operands: Operand) -> None:
         instruction = Instruction(name, tuple(repeated), buffer, **operands)
@@ -217,6 +220,8 @@ class _Planner:
         for name in kernel.buffers:
             if name in launch.written and name not in self.defined:
                 self.allocate(launch.written[name])
+        if isinstance(launch.group, TiledProduct):
+            self.note_product(launch.group.product, rows=launch.group.block)
         buffers, sizes = [Variable(name) for name in kernel.buffers], Numbers(tuple(kernel.symbols))
         if isinstance(kernel, Kernel):
             unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
@@ -330,8 +335,30 @@ class _Planner:
         numbers = [product.m, product.n, product.k, a.row, a.column, a.offset, b.row, b.column, b.offset, product.n, 1, 0,
                    *((0, 0) if bias is None else (bias.column, bias.offset))]
         unlocked = int(self.hints(prod((product.m, product.n, product.k))) > LONG_PRODUCT)
+        wide = meta_of(node).dtype is torch.float64
+        if not wide:
+            self.note_product(product)
         self.add("GEMM", into=Variable(name), a=given[0], b=given[1], bias=-1 if bias is None else given[2],
-                 wide=int(meta_of(node).dtype is torch.float64), unlocked=unlocked, sizes=Numbers(sizes_of(numbers)))
+                 wide=int(wide), unlocked=unlocked, sizes=Numbers(sizes_of(numbers)))
+
+    def note_product(self, product: Product | None, rows: Size | None = None) -> None:
+        """`rows`: of a block, where it is multiplied by blocks."""
+        assert product is not None
+        m, n, k = (self.hints(size) for size in (product.m if rows is None else rows, product.n, product.k))
+        turned = (not equal(each.column, 1) and not equal(columns, 1) for each, columns in
+                  ((product.a, product.k), (product.b, product.n)))
+        if min(m, n, k) > 0:
+            self.products.append((m, n, k, *turned))  # type: ignore[arg-type]  # two of them
+
+    def note_batches(self, metas: Sequence[torch.Tensor]) -> bool:
+        """Whether these are products of float32, which are not always ATen's then."""
+        out, a, b = metas
+        if any(each.dtype is not torch.float32 for each in metas) or not blas_is_atens():
+            return False
+        m, n, k = (self.hints(size) for size in sizes_of((*out.shape[1:], a.shape[2])))
+        if min(m, n, k) > 0:
+            self.products.append((m, n, k, *(not equal(size_of(each.stride(2)), 1) for each in (a, b))))  # type: ignore[arg-type]
+        return True
 
     def multiply_batches(self, node: torch.fx.Node) -> bool:
         metas = [meta_of(node), *(meta_of(arg) for arg in node.args)]  # type: ignore[arg-type]  # arguments that are nodes
@@ -341,7 +368,7 @@ class _Planner:
         name = self.names[node] = self.low.storage[node]
         a, b = (Variable(self.tensor(arg)) for arg in node.args)  # type: ignore[arg-type]  # arguments that are nodes
         self.allocate(self.low.buffers[name])
-        self.add("BMM", into=Variable(name), a=a, b=b)
+        self.add("BMM", into=Variable(name), a=a, b=b, float32=int(self.note_batches(metas)))
         return True
 
     # The end

@@ -9,6 +9,7 @@ from typing import Any
 from fxjit import _C
 
 from ..runtime import allocator, cc
+from ..runtime.own_products import Shape, prefer_where_faster
 from .aten_calls import FunctionName
 
 
@@ -28,9 +29,12 @@ class EncodedProgram:
     #: Places among the objects of the kernels that no C++ compiler makes, and what gives their cells.
     cells: dict[str, int]
     others: Callable[[], dict[str, list[Any]]] = dict
+    #: The products that it has, of the sizes that were seen.
+    products: tuple[Shape, ...] = ()
 
     def build(self, library: Any) -> Any:
         allocator.keep_freed_memory()
+        prefer_where_faster(self.products)
         kernels = tuple(cc.address(library, entry) for entry in self.entries)
         objects, found = [each.find() if isinstance(each, FunctionName) else each for each in self.objects], self.others()
         for entry, place in self.cells.items():

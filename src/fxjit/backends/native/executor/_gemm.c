@@ -1,0 +1,601 @@
+/* Products of float32 matrices: registers hold 14 rows by 32 columns of the result, which grow by one column of a and one row of b
+ * at a time; both are packed before, so that they are read in order. It is Goto's scheme: a block of b for the third-level cache,
+ * packed by all threads for all of them, a block of a for each thread's second-level cache.
+ *
+ * A sum is a chain of at most CHAIN products, and chains are added up one after the other, so that its error is that of MKL's
+ * products. The number of threads changes no result. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "../../../_tensor.h"
+#include "_gemm.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+#define WIDE __attribute__((target("avx512f,avx512dq,avx512vl,fma")))
+#define UNROLLED _Pragma("GCC unroll 16")
+
+enum {
+    ROWS = 14,
+    COLUMNS = 32,
+    LANES = 16,
+    CHAIN = 192,        /* products of one sum; a panel of b of so many rows stays in the first-level cache */
+    DEPTH = 4 * CHAIN,  /* of a packed block */
+    BLOCK_ROWS = 168,   /* of a: 516 KB */
+    BLOCK_COLUMNS = 1024, /* of b: 3 MB */
+    FEW = 4,            /* rows up to which nothing is packed: each number of b is read once */
+    TOGETHER = 8,       /* rows of b that are added up at once there */
+    WORK = 1 << 17,     /* multiplications for which a thread is called: 2 us */
+};
+
+/* -- OpenMP, as libtorch has it ------------------------------------------------------------------------------------*/
+
+static struct {
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    void (*barrier)(void);
+    int (*thread)(void);
+    int (*threads)(void);
+    int (*most)(void);
+    int (*inside)(void);
+} openmp;
+
+static int
+find_openmp(void)
+{
+    *(void **)&openmp.parallel = fxjit_torch_symbol("GOMP_parallel");
+    *(void **)&openmp.barrier = fxjit_torch_symbol("GOMP_barrier");
+    *(void **)&openmp.thread = fxjit_torch_symbol("omp_get_thread_num");
+    *(void **)&openmp.threads = fxjit_torch_symbol("omp_get_num_threads");
+    *(void **)&openmp.most = fxjit_torch_symbol("omp_get_max_threads");
+    *(void **)&openmp.inside = fxjit_torch_symbol("omp_in_parallel");
+    return openmp.parallel && openmp.barrier && openmp.thread && openmp.threads && openmp.most && openmp.inside;
+}
+
+int
+fxjit_gemm_runs(void)
+{
+    static int known = -1;
+    if (known < 0) {
+        if (!fxjit_shim.ready) {
+            return 0; /* libtorch is not there yet */
+        }
+        known = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                __builtin_cpu_supports("fma") && find_openmp();
+    }
+    return known;
+}
+
+/* -- memory for packed blocks, kept from product to product --------------------------------------------------------*/
+
+enum { KEPT_ROWS = 64, KEPT_COLUMNS = 8 };
+
+static float *kept_rows[KEPT_ROWS], *kept_columns[KEPT_COLUMNS];
+
+/* Room for a block of `lines` lines; NULL where there is none. */
+static float *
+take(float **kept, int count, int64_t lines)
+{
+    void *made = NULL;
+    for (int i = 0; made == NULL && i < count; i++) {
+        made = __atomic_exchange_n(&kept[i], NULL, __ATOMIC_ACQUIRE);
+    }
+    if (made == NULL && posix_memalign(&made, 64, (size_t)(lines * DEPTH + LANES) * sizeof(float)) != 0) {
+        return NULL;
+    }
+    return made;
+}
+
+static void
+give(float **kept, int count, float *room)
+{
+    for (int i = 0; room != NULL && i < count; i++) {
+        float *none = NULL;
+        if (__atomic_compare_exchange_n(&kept[i], &none, room, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+            return;
+        }
+    }
+    free(room);
+}
+
+static float *
+take_rows(void)
+{
+    return take(kept_rows, KEPT_ROWS, BLOCK_ROWS);
+}
+
+static float *
+take_columns(void)
+{
+    return take(kept_columns, KEPT_COLUMNS, BLOCK_COLUMNS);
+}
+
+static void
+give_rows(float *room)
+{
+    give(kept_rows, KEPT_ROWS, room);
+}
+
+static void
+give_columns(float *room)
+{
+    give(kept_columns, KEPT_COLUMNS, room);
+}
+
+/* -- the kernel ----------------------------------------------------------------------------------------------------*/
+
+static inline int64_t
+least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline __mmask16
+first_lanes(int64_t count)
+{
+    return (__mmask16)(count >= LANES ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
+}
+
+typedef void (*kernel_fn)(int64_t, const float *, const float *, float *, int64_t, __mmask16, __mmask16, int);
+
+/* One chain: `depth` packed columns of R numbers of a by as many packed rows of b. */
+#define KERNEL(R) \
+    WIDE static void multiply_##R(int64_t depth, const float *restrict a, const float *restrict b, float *restrict out, \
+                                  int64_t line, __mmask16 left, __mmask16 right, int add) \
+    { \
+        __m512 s[R], t[R]; \
+        UNROLLED for (int i = 0; i < R; i++) { \
+            s[i] = t[i] = _mm512_setzero_ps(); \
+            __builtin_prefetch(out + i * line, 1); \
+            __builtin_prefetch(out + i * line + LANES, 1); \
+        } \
+        for (int64_t p = 0; p < depth; p++, a += R, b += COLUMNS) { \
+            __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
+            UNROLLED for (int i = 0; i < R; i++) { \
+                __m512 x = _mm512_set1_ps(a[i]); \
+                s[i] = _mm512_fmadd_ps(x, first, s[i]); \
+                t[i] = _mm512_fmadd_ps(x, second, t[i]); \
+            } \
+        } \
+        UNROLLED for (int i = 0; i < R; i++, out += line) { \
+            if (add) { \
+                s[i] = _mm512_add_ps(s[i], _mm512_maskz_loadu_ps(left, out)); \
+                t[i] = _mm512_add_ps(t[i], _mm512_maskz_loadu_ps(right, out + LANES)); \
+            } \
+            _mm512_mask_storeu_ps(out, left, s[i]); \
+            _mm512_mask_storeu_ps(out + LANES, right, t[i]); \
+        } \
+    }
+KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7)
+KERNEL(8) KERNEL(9) KERNEL(10) KERNEL(11) KERNEL(12) KERNEL(13) KERNEL(14)
+static const kernel_fn kernels[ROWS + 1] = {
+    NULL, multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7,
+    multiply_8, multiply_9, multiply_10, multiply_11, multiply_12, multiply_13, multiply_14,
+};
+
+/* -- packing -------------------------------------------------------------------------------------------------------*/
+
+WIDE static inline __m512
+pairs(__m512 a, __m512 b, int high)
+{
+    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+}
+
+/* 16 rows of 16 numbers become columns. */
+WIDE static inline __attribute__((always_inline)) void
+turn(__m512 r[LANES])
+{
+    __m512 t[LANES];
+    UNROLLED for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLLED for (int i = 0; i < LANES; i += 4) {
+        r[i] = pairs(t[i], t[i + 2], 0);
+        r[i + 1] = pairs(t[i], t[i + 2], 1);
+        r[i + 2] = pairs(t[i + 1], t[i + 3], 0);
+        r[i + 3] = pairs(t[i + 1], t[i + 3], 1);
+    }
+    UNROLLED for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    UNROLLED for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+/* `count` lines of `depth` numbers, `line` apart, to `depth` lines of `width`; what is wider than `count` is zeros. */
+WIDE static void
+pack_turned(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width)
+{
+    for (int64_t p = 0; p < depth; p += LANES) {
+        int64_t deep = least(LANES, depth - p);
+        for (int64_t first = 0; first < width; first += LANES) {
+            __mmask16 stored = first_lanes(width - first);
+            __m512 r[LANES];
+            UNROLLED for (int i = 0; i < LANES; i++) {
+                int there = first + i < count;
+                r[i] = there ? _mm512_maskz_loadu_ps(first_lanes(deep), from + (first + i) * line + p) : _mm512_setzero_ps();
+            }
+            turn(r);
+            UNROLLED for (int i = 0; i < LANES; i++) {
+                if (i < deep) {
+                    _mm512_mask_storeu_ps(to + (p + i) * width + first, stored, r[i]);
+                }
+            }
+        }
+    }
+}
+
+/* `depth` lines of `count` numbers, `line` apart, to panels of `depth` lines of `width` each: all of a line before the next one. */
+WIDE static void
+pack_straight(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width)
+{
+    for (int64_t p = 0; p < depth; p++, from += line, to += width) {
+        for (int64_t first = 0; first < count; first += width) {
+            for (int64_t lane = 0; lane < width; lane += LANES) {
+                __m512 x = _mm512_maskz_loadu_ps(first_lanes(count - first - lane), from + first + lane);
+                _mm512_mask_storeu_ps(to + first * depth + lane, first_lanes(width - lane), x);
+            }
+        }
+    }
+}
+
+/* `count` columns of b from `column` on, in panels. */
+static void
+pack_columns(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int64_t count, float *to)
+{
+    const float *from = b->data + row * b->row + column * b->column;
+    if (b->column == 1) {
+        pack_straight(from, b->row, count, depth, to, COLUMNS);
+        return;
+    }
+    for (int64_t at = 0; at < count; at += COLUMNS) {
+        pack_turned(from + at * b->column, b->column, least(COLUMNS, count - at), depth, to + at * depth, COLUMNS);
+    }
+}
+
+static void
+pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t depth, float *to)
+{
+    const float *from = a->data + row * a->row + column * a->column;
+    if (a->column == 1) {
+        pack_turned(from, a->row, count, depth, to, count);
+    }
+    else {
+        pack_straight(from, a->column, count, depth, to, count);
+    }
+}
+
+/* -- blocks --------------------------------------------------------------------------------------------------------*/
+
+/* A part of a product: rows and columns from one number to another, and the packed columns, which begin at `first_column`. */
+typedef struct {
+    int64_t from_row, to_row, from_column, to_column, row, depth;
+    const float *columns;
+} part_t;
+
+/* The rows in panels of almost equal height. */
+static int64_t
+height_of(int64_t rows)
+{
+    int64_t panels = (rows + ROWS - 1) / ROWS;
+    return (rows + panels - 1) / panels;
+}
+
+static void
+multiply_part(const product_t *product, const part_t *part, float *packed)
+{
+    int64_t depth = part->depth, chains = (depth + CHAIN - 1) / CHAIN, chain = (depth + chains - 1) / chains;
+    for (int64_t top = part->from_row; top < part->to_row; top += BLOCK_ROWS) {
+        int64_t bottom = least(top + BLOCK_ROWS, part->to_row), height = height_of(bottom - top);
+        for (int64_t i = top; i < bottom; i += height) {
+            pack_rows(&product->a, i, least(height, bottom - i), part->row, depth, packed + (i - top) * depth);
+        }
+        for (int64_t at = part->from_column; at < part->to_column; at += COLUMNS) {
+            __mmask16 left = first_lanes(part->to_column - at), right = first_lanes(part->to_column - at - LANES);
+            const float *panel = part->columns + (at - part->from_column) * depth;
+            for (int64_t i = top; i < bottom; i += height) {
+                int64_t count = least(height, bottom - i);
+                const float *rows = packed + (i - top) * depth;
+                float *out = product->out + i * product->line + at;
+                for (int64_t p = 0; p < depth; p += chain) {
+                    kernels[count](least(chain, depth - p), rows + p * count, panel + p * COLUMNS, out, product->line, left,
+                                   right, product->add || part->row || p);
+                }
+            }
+        }
+    }
+}
+
+typedef struct {
+    const product_t *product;
+    const batch_t *batch;
+    float *columns; /* packed */
+    int failed;
+} task_t;
+
+/* Threads share the rows, and pack b together. */
+static void
+by_rows(void *data)
+{
+    task_t *task = data;
+    const product_t *product = task->product;
+    int64_t thread = openmp.thread(), threads = openmp.threads();
+    float *rows = take_rows();
+    if (rows == NULL) {
+        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+    }
+    part_t part = {.from_row = product->m * thread / threads, .to_row = product->m * (thread + 1) / threads,
+                   .columns = task->columns};
+    for (part.row = 0; part.row < product->k; part.row += DEPTH) {
+        part.depth = least(DEPTH, product->k - part.row);
+        for (part.from_column = 0; part.from_column < product->n; part.from_column = part.to_column) {
+            part.to_column = least(part.from_column + BLOCK_COLUMNS, product->n);
+            int64_t count = part.to_column - part.from_column, panels = (count + COLUMNS - 1) / COLUMNS;
+            int64_t first = panels * thread / threads * COLUMNS, end = least(panels * (thread + 1) / threads * COLUMNS, count);
+            pack_columns(&product->b, part.row, part.depth, part.from_column + first, end - first,
+                         task->columns + first * part.depth);
+            openmp.barrier();
+            if (rows != NULL) {
+                multiply_part(product, &part, rows);
+            }
+            openmp.barrier();
+        }
+    }
+    give_rows(rows);
+}
+
+/* All rows by the columns from one to another, on this thread. */
+static int
+multiply_columns(const product_t *product, int64_t from, int64_t to)
+{
+    float *rows = take_rows(), *columns = take_columns();
+    int failed = rows == NULL || columns == NULL;
+    part_t part = {.from_row = 0, .to_row = product->m, .columns = columns};
+    for (part.row = 0; !failed && part.row < product->k; part.row += DEPTH) {
+        part.depth = least(DEPTH, product->k - part.row);
+        for (part.from_column = from; part.from_column < to; part.from_column = part.to_column) {
+            part.to_column = least(part.from_column + BLOCK_COLUMNS, to);
+            pack_columns(&product->b, part.row, part.depth, part.from_column, part.to_column - part.from_column, columns);
+            multiply_part(product, &part, rows);
+        }
+    }
+    give_rows(rows);
+    give_columns(columns);
+    return failed ? -1 : 0;
+}
+
+/* -- few rows ------------------------------------------------------------------------------------------------------*/
+
+/* The columns of b are contiguous: a sum for each, 16 numbers at a time. */
+WIDE static inline __attribute__((always_inline)) void
+dot(const product_t *product, int rows, int64_t column, int64_t count)
+{
+    const float *lines[FEW];
+    for (int64_t c = 0; c < FEW; c++) {
+        lines[c] = product->b.data + least(column + c, column + count - 1) * product->b.column;
+    }
+    for (int64_t from = 0; from < product->k; from += CHAIN * LANES) {
+        int64_t to = least(from + CHAIN * LANES, product->k);
+        __m512 s[FEW][FEW];
+        UNROLLED for (int i = 0; i < rows * FEW; i++) {
+            s[i / FEW][i % FEW] = _mm512_setzero_ps();
+        }
+        for (int64_t p = from; p < to; p += LANES) {
+            __mmask16 there = first_lanes(to - p);
+            __m512 x[FEW];
+            UNROLLED for (int c = 0; c < FEW; c++) {
+                x[c] = _mm512_maskz_loadu_ps(there, lines[c] + p);
+            }
+            UNROLLED for (int i = 0; i < rows; i++) {
+                __m512 y = _mm512_maskz_loadu_ps(there, product->a.data + i * product->a.row + p);
+                UNROLLED for (int c = 0; c < FEW; c++) {
+                    s[i][c] = _mm512_fmadd_ps(x[c], y, s[i][c]);
+                }
+            }
+        }
+        for (int i = 0; i < rows; i++) {
+            float *out = product->out + i * product->line + column;
+            UNROLLED for (int c = 0; c < FEW; c++) {
+                float sum = _mm512_reduce_add_ps(s[i][c]);
+                if (c < count) {
+                    out[c] = product->add || from ? out[c] + sum : sum;
+                }
+            }
+        }
+    }
+}
+
+/* The rows of b are contiguous: some of them at a time are added to the result. */
+WIDE static inline __attribute__((always_inline)) void
+add_rows(const product_t *product, int rows, int64_t from, int64_t to)
+{
+    for (int64_t p = 0; p < product->k; p += TOGETHER) {
+        int64_t deep = least(TOGETHER, product->k - p);
+        const float *b = product->b.data + p * product->b.row, *a = product->a.data + p * product->a.column;
+        int add = product->add || p;
+        for (int64_t at = from; at < to; at += LANES) {
+            __mmask16 there = first_lanes(to - at);
+            __m512 s[FEW];
+            UNROLLED for (int i = 0; i < rows; i++) {
+                s[i] = _mm512_setzero_ps();
+            }
+            UNROLLED for (int q = 0; q < TOGETHER; q++) {
+                if (q < deep) {
+                    __m512 x = _mm512_maskz_loadu_ps(there, b + q * product->b.row + at);
+                    UNROLLED for (int i = 0; i < rows; i++) {
+                        float y = a[i * product->a.row + q * product->a.column];
+                        s[i] = _mm512_fmadd_ps(_mm512_set1_ps(y), x, s[i]);
+                    }
+                }
+            }
+            UNROLLED for (int i = 0; i < rows; i++) {
+                float *out = product->out + i * product->line + at;
+                s[i] = add ? _mm512_add_ps(s[i], _mm512_maskz_loadu_ps(there, out)) : s[i];
+                _mm512_mask_storeu_ps(out, there, s[i]);
+            }
+        }
+    }
+}
+
+#define FEW_ROWS(R) \
+    WIDE static void few_##R(const product_t *product, int64_t from, int64_t to) \
+    { \
+        if (product->b.column == 1) { \
+            add_rows(product, R, from, to); \
+            return; \
+        } \
+        for (int64_t column = from; column < to; column += FEW) { \
+            dot(product, R, column, least(FEW, to - column)); \
+        } \
+    }
+FEW_ROWS(1) FEW_ROWS(2) FEW_ROWS(3) FEW_ROWS(4)
+static void (*const few[FEW + 1])(const product_t *, int64_t, int64_t) = {NULL, few_1, few_2, few_3, few_4};
+
+/* -- calls ---------------------------------------------------------------------------------------------------------*/
+
+static int
+is_few(const product_t *product)
+{
+    return product->m <= FEW && (product->b.column == 1 || product->a.column == 1);
+}
+
+static int
+multiply_range(const product_t *product, int64_t from, int64_t to)
+{
+    if (is_few(product)) {
+        few[product->m](product, from, to);
+        return 0;
+    }
+    return multiply_columns(product, from, to);
+}
+
+/* Threads share the columns. */
+static void
+by_columns(void *data)
+{
+    task_t *task = data;
+    int64_t thread = openmp.thread(), threads = openmp.threads();
+    int64_t panels = (task->product->n + COLUMNS - 1) / COLUMNS;
+    int64_t from = panels * thread / threads * COLUMNS, to = least(panels * (thread + 1) / threads * COLUMNS, task->product->n);
+    if (from < to && multiply_range(task->product, from, to) < 0) {
+        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static int
+threads_for(int64_t work)
+{
+    return openmp.inside() ? 1 : (int)least(openmp.most(), work / WORK + 1);
+}
+
+int
+fxjit_gemm_alone(const product_t *product)
+{
+    return multiply_range(product, 0, product->n);
+}
+
+int
+fxjit_gemm(const product_t *product)
+{
+    int threads = threads_for(product->m * product->n * product->k);
+    if (threads == 1) {
+        return fxjit_gemm_alone(product);
+    }
+    task_t task = {.product = product};
+    if (is_few(product) || product->m < 2 * ROWS * threads) {
+        openmp.parallel(by_columns, &task, (unsigned)threads, 0);
+        return task.failed ? -1 : 0;
+    }
+    task.columns = take_columns();
+    if (task.columns == NULL) {
+        return -1;
+    }
+    openmp.parallel(by_rows, &task, (unsigned)threads, 0);
+    give_columns(task.columns);
+    return task.failed ? -1 : 0;
+}
+
+static product_t
+of_batch(const product_t *first, const batch_t *batch, int64_t at)
+{
+    product_t product = *first;
+    product.a.data += at * batch->a;
+    product.b.data += at * batch->b;
+    product.out += at * batch->out;
+    return product;
+}
+
+/* Threads share the products. */
+static void
+by_products(void *data)
+{
+    task_t *task = data;
+    int64_t thread = openmp.thread(), threads = openmp.threads(), count = task->batch->count;
+    for (int64_t at = count * thread / threads; at < count * (thread + 1) / threads; at++) {
+        product_t product = of_batch(task->product, task->batch, at);
+        if (multiply_range(&product, 0, product.n) < 0) {
+            __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+int
+fxjit_gemm_batch(const product_t *first, const batch_t *batch)
+{
+    int threads = threads_for(batch->count * first->m * first->n * first->k);
+    if (threads > 1 && batch->count >= threads) {
+        task_t task = {.product = first, .batch = batch};
+        openmp.parallel(by_products, &task, (unsigned)threads, 0);
+        return task.failed ? -1 : 0;
+    }
+    for (int64_t at = 0; at < batch->count; at++) {
+        product_t product = of_batch(first, batch, at);
+        if (fxjit_gemm(&product) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+#else /* another processor, or another compiler */
+
+int
+fxjit_gemm_runs(void)
+{
+    return 0;
+}
+
+int
+fxjit_gemm(const product_t *product)
+{
+    (void)product;
+    return -1;
+}
+
+int
+fxjit_gemm_alone(const product_t *product)
+{
+    (void)product;
+    return -1;
+}
+
+int
+fxjit_gemm_batch(const product_t *first, const batch_t *batch)
+{
+    (void)first;
+    (void)batch;
+    return -1;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* Products of float32 matrices by kernels of our own, for processors with AVX-512: _gemm.c. */
+#ifndef FXJIT_GEMM_H
+#define FXJIT_GEMM_H
+
+#include <stdint.h>
+
+/* A matrix in memory: the distances of its rows and of its columns, one of which is 1. */
+typedef struct {
+    const float *data;
+    int64_t row, column;
+} matrix_t;
+
+/* out[m, n] = a[m, k] b[k, n], or += with `add`; the rows of `out` are contiguous and `line` apart. */
+typedef struct {
+    int64_t m, n, k;
+    matrix_t a, b;
+    float *out;
+    int64_t line;
+    int add;
+} product_t;
+
+/* How many products of one shape there are, and how far apart their matrices lie. */
+typedef struct {
+    int64_t count, a, b, out;
+} batch_t;
+
+/* Whether this processor has what the kernels take. */
+int fxjit_gemm_runs(void);
+/* On the threads that OpenMP gives, or inside of one of its regions on the caller's; 0, or -1 where there is no memory. */
+int fxjit_gemm(const product_t *product);
+/* On the caller's thread; where there is no memory, nothing is written. */
+int fxjit_gemm_alone(const product_t *product);
+int fxjit_gemm_batch(const product_t *first, const batch_t *batch);
+
+#endif

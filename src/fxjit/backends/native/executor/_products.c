@@ -1,0 +1,187 @@
+/* Which library multiplies two matrices of float32: the BLAS that ATen calls, or our own kernels (_gemm.c). Products are told apart
+ * by classes: how many rows, columns and terms there are, roughly, and which operands are transposed. A class is ours once it was
+ * measured that our kernels are faster (choose/blas_or_own.py); until then, and for float64, the BLAS is called, as in eager. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "_products.h"
+#include "_program.h"
+
+/* Sizes of one class are up to four times apart: 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, and from 257 on. */
+enum { SIZES = 6, LAYOUTS = 4, CLASSES = SIZES * SIZES * SIZES * LAYOUTS };
+
+static unsigned char own[CLASSES];
+
+static int
+size_class(int64_t size)
+{
+    int found = 0;
+    for (int64_t last = 1; found < SIZES - 1 && size > last; last *= 4) {
+        found++;
+    }
+    return found;
+}
+
+static int
+class_of(int64_t m, int64_t n, int64_t k, int a_turned, int b_turned)
+{
+    return ((size_class(m) * SIZES + size_class(n)) * SIZES + size_class(k)) * LAYOUTS + 2 * a_turned + b_turned;
+}
+
+static int
+is_turned(const matrix_t *matrix)
+{
+    return matrix->column != 1;
+}
+
+static int
+is_own(const product_t *product)
+{
+    return own[class_of(product->m, product->n, product->k, is_turned(&product->a), is_turned(&product->b))];
+}
+
+/* Row-major out = a b is column-major out' = b' a'. */
+static void
+multiply_by_blas(const product_t *product)
+{
+    int ta = is_turned(&product->a), tb = is_turned(&product->b);
+    int m = (int)product->m, n = (int)product->n, k = (int)product->k;
+    int lda = (int)(ta ? product->a.column : product->a.row), ldb = (int)(tb ? product->b.column : product->b.row);
+    int ldc = (int)product->line;
+    const float one = 1, beta = product->add ? 1 : 0;
+    fxjit_torch.sgemm(tb ? "T" : "N", ta ? "T" : "N", &n, &m, &k, &one, product->b.data, &ldb, product->a.data, &lda, &beta,
+                      product->out, &ldc);
+}
+
+int
+fxjit_multiply(const product_t *product)
+{
+    if (is_own(product)) {
+        return fxjit_gemm(product);
+    }
+    multiply_by_blas(product);
+    return 0;
+}
+
+int
+fxjit_own_batches(const product_t *first, const batch_t *batch)
+{
+    return batch->count > 0 && is_own(first);
+}
+
+/* As Fortran's sgemm, of which alpha is 1 and beta 0 or 1. */
+static void
+multiply_alone(const char *tb, const char *ta, const int *n, const int *m, const int *k, const void *alpha, const void *b,
+               const int *ldb, const void *a, const int *lda, const void *beta, void *out, const int *ldc)
+{
+    int a_turned = *ta == 'T', b_turned = *tb == 'T';
+    product_t product = {
+        .m = *m, .n = *n, .k = *k, .out = out, .line = *ldc, .add = *(const float *)beta != 0,
+        .a = {a, a_turned ? 1 : *lda, a_turned ? *lda : 1}, .b = {b, b_turned ? 1 : *ldb, b_turned ? *ldb : 1},
+    };
+    if (!is_own(&product) || fxjit_gemm_alone(&product) < 0) {
+        fxjit_torch.sgemm(tb, ta, n, m, k, alpha, b, ldb, a, lda, beta, out, ldc);
+    }
+}
+
+PyObject *
+fxjit_blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromVoidPtr(fxjit_torch.sgemm == NULL ? NULL : *(void **)&(gemm_fn){multiply_alone});
+}
+
+/* -- for Python: choose/blas_or_own.py -----------------------------------------------------------------------------*/
+
+PyObject *
+fxjit_product_class(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    long long m, n, k;
+    int a_turned, b_turned;
+    if (!PyArg_ParseTuple(args, "LLLpp", &m, &n, &k, &a_turned, &b_turned)) {
+        return NULL;
+    }
+    return PyLong_FromLong(fxjit_gemm_runs() ? class_of(m, n, k, a_turned, b_turned) : -1);
+}
+
+PyObject *
+fxjit_prefer_own_products(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int which, preferred;
+    if (!PyArg_ParseTuple(args, "ip", &which, &preferred)) {
+        return NULL;
+    }
+    if (which < 0 || which >= CLASSES || !fxjit_gemm_runs()) {
+        PyErr_SetString(PyExc_ValueError, "there is no such class of products");
+        return NULL;
+    }
+    own[which] = (unsigned char)preferred;
+    Py_RETURN_NONE;
+}
+
+static int64_t
+nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* The shortest of some calls by each library, which take turns: what else runs on the machine disturbs both. */
+static int
+shortest(const product_t *product, int turns, int64_t times[2])
+{
+    times[0] = times[1] = INT64_MAX;
+    for (int turn = 0; turn < 2 * turns; turn++) {
+        int64_t start = nanoseconds();
+        if (turn % 2 == 0) {
+            multiply_by_blas(product);
+        }
+        else if (fxjit_gemm(product) < 0) {
+            return -1;
+        }
+        times[turn % 2] = Py_MIN(times[turn % 2], nanoseconds() - start);
+    }
+    return 0;
+}
+
+PyObject *
+fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    long long m, n, k;
+    int a_turned, b_turned, turns;
+    if (!PyArg_ParseTuple(args, "LLLppi", &m, &n, &k, &a_turned, &b_turned, &turns)) {
+        return NULL;
+    }
+    if (!fxjit_gemm_runs() || fxjit_torch.sgemm == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "there are not two libraries to choose from");
+        return NULL;
+    }
+    /* A line of one number would be one of the other layout. */
+    int64_t a_line = a_turned ? Py_MAX(m, 2) : k, b_line = b_turned ? Py_MAX(k, 2) : n;
+    int64_t of_a = a_line * (a_turned ? k : m), of_b = b_line * (b_turned ? n : k), count = of_a + of_b + m * n, times[2];
+    float *memory = calloc((size_t)count, sizeof(float));
+    if (memory == NULL) {
+        return PyErr_NoMemory();
+    }
+    for (int64_t i = 0; i < count; i++) {
+        memory[i] = 1; /* of zeros all pages may be one */
+    }
+    product_t product = {
+        .m = m, .n = n, .k = k, .out = memory + of_a + of_b, .line = n,
+        .a = {memory, a_turned ? 1 : a_line, a_turned ? a_line : 1},
+        .b = {memory + of_a, b_turned ? 1 : b_line, b_turned ? b_line : 1},
+    };
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = shortest(&product, turns, times);
+    Py_END_ALLOW_THREADS
+    free(memory);
+    if (done < 0) {
+        return PyErr_NoMemory();
+    }
+    return Py_BuildValue("LL", (long long)times[0], (long long)times[1]);
+}

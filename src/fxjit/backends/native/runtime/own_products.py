@@ -1,0 +1,63 @@
+"""Matrix products of float32 by our own kernels, where they are faster than the BLAS that ATen calls: measured, and kept.
+
+Products are told apart by classes (_products.c): roughly how many rows, columns and terms, and which operands are transposed. A
+class is measured when the first program with such a product is built, on matrices of its size up to `MOST` in each direction: a
+few milliseconds, once for a processor and a number of threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import torch
+
+from fxjit import _C, config, logs
+from fxjit.backends.store.artifacts import get_facts, put_facts
+from fxjit.counters import counters
+
+from .cc import processor
+
+log = logs.artifact("autotuning")
+
+#: Rows, columns and terms of a product, and whether its first and its second operand are transposed.
+Shape: TypeAlias = tuple[int, int, int, bool, bool]
+#: Sizes up to which products are measured: larger ones have the speed of these, which take half a millisecond, so that a turn
+#: ends before another program's does.
+MOST: Final = 320
+#: How many calls of each library, of which the shortest counts; and how much faster a change of library has to be.
+TURNS, MARGIN = 9, 1.05
+
+_measured: dict[tuple[int, int], bool] = {}
+
+
+def prefer_where_faster(shapes: Iterable[Shape]) -> None:
+    """From now on our kernels multiply what they are faster at, as far as it is of these products' classes."""
+    threads = torch.get_num_threads()
+    for shape in shapes:
+        number = _C.product_class(*shape)
+        if number >= 0:
+            _C.prefer_own_products(number, config.cpp.own_products and is_faster(shape, number, threads))
+
+
+def is_faster(shape: Shape, number: int, threads: int) -> bool:
+    """Whether our kernels are faster at products of this class on as many threads, by what was measured once."""
+    place = number, threads
+    if place not in _measured:
+        facts = ("own products", number, threads, processor(), torch.__version__)
+        key = hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
+        _measured[place] = _compared(key, shape)
+    return _measured[place]
+
+
+def _compared(key: str, shape: Shape) -> bool:
+    try:
+        blas, own = map(int, get_facts(key)["nanoseconds"])
+    except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
+        m, n, k, a_turned, b_turned = shape
+        blas, own = _C.time_product(min(m, MOST), min(n, MOST), min(k, MOST), a_turned, b_turned, TURNS)
+        counters["native"]["libraries of products compared"] += 1
+        log.info("products like %d x %d x %d: %.1f us by BLAS, %.1f us by our kernels", m, n, k, blas / 1e3, own / 1e3)
+        put_facts(key, {"nanoseconds": [blas, own]})
+    return own * MARGIN < blas

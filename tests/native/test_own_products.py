@@ -1,0 +1,144 @@
+"""Products by our own kernels, of all layouts and of sizes around those of blocks; and which library is called."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import fxjit
+from fxjit import _C, config, tensor_shim
+from fxjit.backends.native.runtime import own_products
+from fxjit.counters import counters
+
+needs_kernels = pytest.mark.skipif(
+    not tensor_shim.ensure() or _C.product_class(8, 8, 8, False, False) < 0, reason="this processor has no AVX-512"
+)
+
+#: Rows, columns and terms: around the kernel's 14 x 32, a chain's 192, a block's 168 x 1024 and depth of 768, and few rows.
+SIZES = [
+    (1, 1, 1), (1, 70, 300), (2, 33, 17), (3, 64, 3100), (4, 31, 193), (5, 32, 1), (13, 31, 16), (14, 32, 192), (15, 33, 193),
+    (29, 100, 385), (43, 17, 769), (60, 1025, 40), (169, 65, 200), (340, 96, 800), (1030, 40, 30),
+]  # fmt: skip
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch):
+    """All products of programs that are built now are our kernels'."""
+    numbers: set[int] = set()
+
+    def always(shape, number, threads):
+        numbers.add(number)
+        return True
+
+    monkeypatch.setattr(own_products, "is_faster", always)
+    yield numbers
+    for number in numbers:
+        _C.prefer_own_products(number, False)
+    fxjit.reset()
+
+
+def laid_out(rows: int, columns: int, turned: bool, gap: int = 0) -> torch.Tensor:
+    """A matrix of random numbers; `gap`: numbers between its lines that are not its own."""
+    if turned:
+        return laid_out(columns, rows, False, gap).t()
+    return torch.randn(rows, columns + gap)[:, :columns]
+
+
+@needs_kernels
+@pytest.mark.parametrize("m, n, k", SIZES)
+def test_products_are_as_near_to_the_true_ones_as_atens(ours, m: int, n: int, k: int):
+    for (a_turned, b_turned), gap in zip(itertools.product((False, True), repeat=2), (0, 3, 0, 5), strict=True):
+        a, b = laid_out(m, k, a_turned, gap), laid_out(k, n, b_turned, gap)
+        fxjit.reset()
+        found = fxjit.compile(torch.mm, fullgraph=True)(a, b)
+        true = a.double() @ b.double()
+        scale = a.double().abs() @ b.double().abs()  # what rounding errors are relative to
+        error, atens = ((each - true).abs() / scale for each in (found, torch.mm(a, b)))
+        assert error.max() <= max(2 * atens.max(), 2 * torch.finfo(torch.float32).eps)
+        assert error.square().mean().sqrt() <= max(1.1 * atens.square().mean().sqrt(), torch.finfo(torch.float32).eps / 2)
+    assert ours
+
+
+@needs_kernels
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_number_of_threads_changes_no_result(ours, threads: int):
+    before = torch.get_num_threads()
+    cases = [(torch.randn(m, k), torch.randn(n, k), torch.randn(n)) for m, n, k in SIZES[-6:]]
+    compiled = fxjit.compile(torch.nn.functional.linear, dynamic=False)
+    try:
+        torch.set_num_threads(1)
+        alone = [compiled(*case) for case in cases]
+        torch.set_num_threads(threads)
+        for case, expected in zip(cases, alone, strict=True):
+            assert torch.equal(compiled(*case), expected)
+            torch.testing.assert_close(expected, torch.nn.functional.linear(*case), atol=1e-3, rtol=1e-4)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernels
+def test_what_is_beside_a_result_is_not_touched_and_infinities_stay_where_they_are(ours):
+    a, b = torch.randn(20, 40), torch.randn(40, 37)
+    a[3, 5], b[7, 36] = float("inf"), float("nan")
+    compiled = fxjit.compile(torch.mm, fullgraph=True)
+    torch.testing.assert_close(compiled(a, b), torch.mm(a, b), equal_nan=True, atol=1e-4, rtol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_batches(ours, count: int):
+    @fxjit.compile(fullgraph=True)
+    def scores(q, k, v):
+        return torch.bmm(torch.bmm(q, k.mT), v)
+
+    whole = torch.randn(count, 50, 3 * 33)
+    q, k, v = whole.split(33, dim=2)  # views with gaps between their rows
+    torch.testing.assert_close(scores(q, k, v), torch.bmm(torch.bmm(q, k.mT), v), atol=1e-3, rtol=1e-4)
+    flat = torch.randn(1, 50, 33).expand(count, 50, 33)
+    torch.testing.assert_close(scores(flat, flat, flat), torch.bmm(torch.bmm(flat, flat.mT), flat), atol=1e-3, rtol=1e-4)
+    assert ours
+
+
+@needs_kernels
+def test_gradients_and_epilogues_in_blocks(ours):
+    layers = torch.nn.Sequential(torch.nn.Linear(48, 96), torch.nn.GELU(), torch.nn.Linear(96, 7))
+    compiled = fxjit.compile(layers, fullgraph=True)
+    x, y = (torch.randn(2, 1100, 48).requires_grad_(), None)
+    y = x.detach().clone().requires_grad_()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layers(x), atol=1e-4, rtol=1e-4)
+    for model, given in ((layers, x), (compiled, y)):
+        layers.zero_grad()
+        model(given).square().sum().backward()
+        gradients = [given.grad, *(each.grad.clone() for each in layers.parameters())]
+        if model is layers:
+            expected = gradients
+    for found, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-2, rtol=1e-3)
+
+
+@needs_kernels
+def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
+    shape = (300, 300, 300, False, True)
+    number = _C.product_class(*shape)
+    with config.patch(cache_dir=str(tmp_path)):
+        counters["native"]["libraries of products compared"] = 0
+        own_products._measured.clear()
+        first = own_products.is_faster(shape, number, 1)
+        assert own_products.is_faster(shape, number, 1) == first
+        own_products._measured.clear()  # another process
+        assert own_products.is_faster(shape, number, 1) == first
+        assert counters["native"]["libraries of products compared"] == 1
+
+
+@needs_kernels
+def test_the_setting_leaves_all_products_to_the_blas(monkeypatch):
+    asked: list[bool] = []
+    monkeypatch.setattr(own_products, "is_faster", lambda *_: True)
+    monkeypatch.setattr(own_products._C, "prefer_own_products", lambda number, preferred: asked.append(preferred), raising=True)
+    for on in (True, False):
+        with config.patch({"cpp.own_products": on}):
+            own_products.prefer_where_faster([(64, 64, 64, False, False)])
+    assert asked == [True, False]
