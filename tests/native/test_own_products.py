@@ -13,13 +13,13 @@ from fxjit.backends.native.runtime import own_products
 from fxjit.counters import counters
 
 needs_kernels = pytest.mark.skipif(
-    not tensor_shim.ensure() or _C.product_class(8, 8, 8, False, False) < 0, reason="this processor has no AVX-512"
+    not tensor_shim.ensure() or _C.product_class(64, 64, 64, False, False) < 0, reason="this processor has no AVX-512"
 )
 
 #: Rows, columns and terms: around the kernel's 14 x 32, a chain's 192, a block's 168 x 1024 and depth of 768, and few rows.
 SIZES = [
-    (1, 1, 1), (1, 70, 300), (2, 33, 17), (3, 64, 3100), (4, 31, 193), (5, 32, 1), (13, 31, 16), (14, 32, 192), (15, 33, 193),
-    (29, 100, 385), (43, 17, 769), (60, 1025, 40), (169, 65, 200), (340, 96, 800), (1030, 40, 30),
+    (1, 70, 300), (1, 16500, 1), (2, 331, 47), (3, 64, 3100), (4, 131, 193), (5, 3300, 1), (13, 31, 160), (14, 32, 192),
+    (15, 33, 193), (29, 100, 385), (43, 17, 769), (60, 1025, 40), (169, 65, 200), (340, 96, 800), (1030, 40, 30),
 ]  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_the_number_of_threads_changes_no_result(ours, threads: int):
 
 
 @needs_kernels
-def test_what_is_beside_a_result_is_not_touched_and_infinities_stay_where_they_are(ours):
+def test_infinities_and_nan_stay_where_they_are(ours):
     a, b = torch.randn(20, 40), torch.randn(40, 37)
     a[3, 5], b[7, 36] = float("inf"), float("nan")
     compiled = fxjit.compile(torch.mm, fullgraph=True)
@@ -131,6 +131,13 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
         own_products._measured.clear()  # another process
         assert own_products.is_faster(shape, number, 1) == first
         assert counters["native"]["libraries of products compared"] == 1
+
+
+@needs_kernels
+def test_small_products_equal_atens_to_the_bit(ours):
+    a, b = torch.randn(25, 25), torch.randn(25, 26)
+    assert torch.equal(fxjit.compile(torch.mm, fullgraph=True)(a, b), torch.mm(a, b))
+    assert not ours
 
 
 @needs_kernels

@@ -13,6 +13,8 @@
 
 /* Sizes of one class are up to four times apart: 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, and from 257 on. */
 enum { SIZES = 6, LAYOUTS = 4, CLASSES = SIZES * SIZES * SIZES * LAYOUTS };
+/* Multiplications below which nothing is gained: such products are the BLAS's, and equal eager's to the bit. */
+enum { LEAST_WORK = 1 << 14 };
 
 static unsigned char own[CLASSES];
 
@@ -41,7 +43,8 @@ is_turned(const matrix_t *matrix)
 static int
 is_own(const product_t *product)
 {
-    return own[class_of(product->m, product->n, product->k, is_turned(&product->a), is_turned(&product->b))];
+    return product->m * product->n * product->k >= LEAST_WORK &&
+           own[class_of(product->m, product->n, product->k, is_turned(&product->a), is_turned(&product->b))];
 }
 
 /* Row-major out = a b is column-major out' = b' a'. */
@@ -104,7 +107,8 @@ fxjit_product_class(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "LLLpp", &m, &n, &k, &a_turned, &b_turned)) {
         return NULL;
     }
-    return PyLong_FromLong(fxjit_gemm_runs() ? class_of(m, n, k, a_turned, b_turned) : -1);
+    int here = m * n * k >= LEAST_WORK && fxjit_gemm_runs();
+    return PyLong_FromLong(here ? class_of(m, n, k, a_turned, b_turned) : -1);
 }
 
 PyObject *

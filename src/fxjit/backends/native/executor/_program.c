@@ -491,7 +491,7 @@ PyDoc_STRVAR(blas_address_doc,
 
 PyDoc_STRVAR(product_class_doc,
 "product_class(m, n, k, a_turned, b_turned, /) -> int\n\nThe class of a product of float32 matrices that one library multiplies; -1 "
-"where there is only the BLAS that ATen calls.");
+"where that is the BLAS which ATen calls: for small products, and on other processors.");
 
 PyDoc_STRVAR(prefer_own_products_doc,
 "prefer_own_products(number, preferred, /)\n\nWhether our own kernels multiply the products of a class.");
