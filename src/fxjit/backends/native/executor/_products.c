@@ -1,6 +1,6 @@
 /* Which library multiplies two matrices of float32: the BLAS that ATen calls, or our own kernels (_gemm.c). Products are told apart
  * by classes: how many rows, columns and terms there are, roughly, and which operands are transposed. A class is ours once it was
- * measured that our kernels are faster (choose/blas_or_own.py); until then, and for float64, the BLAS is called, as in eager. */
+ * measured that our kernels are faster (runtime/own_products.py); until then, and for float64, the BLAS is called, as in eager. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -97,7 +97,7 @@ fxjit_blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return PyLong_FromVoidPtr(fxjit_torch.sgemm == NULL ? NULL : *(void **)&(gemm_fn){multiply_alone});
 }
 
-/* -- for Python: choose/blas_or_own.py -----------------------------------------------------------------------------*/
+/* -- for Python: runtime/own_products.py -----------------------------------------------------------------------------*/
 
 PyObject *
 fxjit_product_class(PyObject *Py_UNUSED(module), PyObject *args)
