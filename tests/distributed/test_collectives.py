@@ -177,6 +177,72 @@ def facts_about_meshes() -> Program:
     return run
 
 
+class Copied(torch.autograd.Function):
+    """What goes to every rank: its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        whole = gradient.clone()
+        distributed.all_reduce(whole)
+        return whole
+
+
+class Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        largest = x.clone()
+        distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+        return largest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        sent = gradient.contiguous()
+        distributed.broadcast(sent, src=1)
+        return sent
+
+
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parts, whole = [torch.empty_like(x) for _ in WORLD], x.new_empty(4, 4)
+        distributed.all_gather(parts, x.contiguous())
+        distributed.all_gather_into_tensor(whole, x.contiguous())
+        return torch.cat(parts), whole
+
+    @staticmethod
+    def backward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        ones, others = first.new_empty(2, 4), first.new_empty(2, 4)
+        distributed.reduce_scatter_tensor(ones, first.contiguous())
+        distributed.reduce_scatter(others, list(second.contiguous().chunk(2)))
+        return ones + others
+
+
+class Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        distributed.all_to_all_single(out, x.contiguous())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(gradient)
+        distributed.all_to_all_single(out, gradient.contiguous(), [1, 1], [1, 1])
+        return out
+
+
+@program
+def functions_of_autograd() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        first, second = Gathered.apply(Copied.apply(x.sin()) * 3)
+        return Reduced.apply(x * 2) * Exchanged.apply(x).cos() * first.exp().sum(), second.square()
+    return run
+
+
 def rows_of_this_rank() -> torch.Tensor:
     return torch.arange(8.0).view(2, 4) + 10 * distributed.get_rank()
 
@@ -263,6 +329,85 @@ def break_at_each() -> list[int]:
 
 def test_what_a_graph_cannot_hold_runs_between_two(ranks):
     assert ranks(break_at_each) == [[2, 2, 2, 2, 2]] * 2
+
+
+def exchange_of_varying_rows(backend: str) -> int:
+    """The graphs of exchanges whose equal parts vary in size."""
+    def run(x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        distributed.all_to_all_single(out, x)
+        return out * 2
+
+    counter = CompileCounterWithBackend(backend)
+    compiled = fxjit.compile(run, backend=counter, fullgraph=True)
+    for rows in (2, 4, 6, 8):
+        x = torch.arange(3.0 * rows).view(rows, 3) + distributed.get_rank()
+        torch.testing.assert_close(compiled(x), run(x))
+    return counter.frame_count
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_equal_parts_of_varying_sizes_share_a_graph(ranks, backend):
+    assert ranks(exchange_of_varying_rows, backend) == [2, 2]
+
+
+class SentToOne(Copied):
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        whole = gradient.clone()
+        distributed.reduce(whole, 0)
+        distributed.broadcast(whole, 0)
+        return whole
+
+
+@fxjit.allow_in_graph
+def sent_to_one(x: torch.Tensor) -> torch.Tensor:
+    return SentToOne.apply(x)
+
+
+def backward_without_functional_form() -> int:
+    def run(x: torch.Tensor) -> Any:
+        return (sent_to_one(x * 2) * 3).sin()
+
+    torch.testing.assert_close(outcome(fxjit.compile(run, backend="aot_eager")), outcome(run))
+    return fxjit.counters["run_as_captured"]["collective-in-place"]
+
+
+def test_a_graph_whose_backward_communicates_unseen_runs_as_captured(ranks):
+    assert ranks(backward_without_functional_form) == [1, 1]
+
+
+class Started(torch.autograd.Function):
+    """A sum that is under way, as redistributed tensors are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        started = functional.all_reduce(x, "sum", distributed.group.WORLD)
+        return started.view_as(started)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def take_what_is_under_way(backend: str) -> None:
+    def run(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return (x * weight).sin(), x.view(-1)[:3] + 1
+
+    def steps(run: Any) -> Any:
+        x, weight = rows_of_this_rank().requires_grad_(), torch.ones(4, requires_grad=True)
+        for _ in range(2):
+            results = run(Started.apply(x), weight)
+            sum(each.sum() for each in results).backward()
+        with torch.no_grad():
+            return plain([*results, *run(Started.apply(x), weight)]), x.grad, weight.grad
+
+    torch.testing.assert_close(steps(fxjit.compile(run, backend=backend)), steps(run))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_gradients_reach_an_input_that_is_under_way(ranks, backend):
+    ranks(take_what_is_under_way, backend)
 
 
 def ask_under_two_groups(folder: str) -> list[int]:

@@ -23,6 +23,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit import config, process_state, torch_private
+from fxjit.collectives import NotFunctional, made_functional
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
@@ -369,14 +370,18 @@ class Trace:
                 return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
             return faked(target)(*fake_args, **fake_kwargs)
 
+        rewriting = contextlib.nullcontext() if is_known(target) else made_functional()
         try:
-            with self.fake_execution(), checking_operands(target, fake_args, fake_kwargs), observer or contextlib.nullcontext():
+            with (self.fake_execution(), checking_operands(target, fake_args, fake_kwargs),
+                  observer or contextlib.nullcontext(), rewriting):
                 try:
                     return run()
                 except DATA_DEPENDENT:
                     # torch's decomposition of a composite operator may do without what its C++ looks at.
                     with python_dispatcher():
                         return run()
+        except NotFunctional as error:
+            self.break_("call-collective", function=_target_name(target), why=str(error))
         except DATA_DEPENDENT as error:
             _let_go_of_frames(error)
             self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])

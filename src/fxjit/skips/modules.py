@@ -128,6 +128,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "tqdm": ("SKIP", "call-print"),
     "PIL": ("SKIP", "call-skipped-module"),
     "fxjit": ("SKIP", "call-compile-api"),
+    "fxjit.collectives": ("TRACE", ""),
     "fxjit.demo": ("TRACE", ""),  # its models stand for a user's
     "fxjit.frontend.polyfills": ("TRACE", ""),
     "fxjit.module": ("TRACE", ""),

@@ -33,6 +33,7 @@ from .compile import compile_anew
 from .runtime.input_aliasing import aliased_inputs
 from .runtime.output_views import creation_records
 from .runtime.wrappers import compiled_call
+from .unfinished import compile_finished, places_of_unfinished
 
 Call = Callable[..., Any]
 
@@ -41,6 +42,8 @@ def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ba
     """The graph, compiled; called with its own inputs."""
     if not isinstance(gm, torch.nn.Module):
         raise TypeError(f"a backend is given an fx.GraphModule, not {type(gm).__name__}")
+    if places := places_of_unfinished(example_inputs):
+        return compile_finished(gm, example_inputs, places, functools.partial(compile_with_aot, backend=backend))
     try:
         return _compile(with_plain_views(gm), example_inputs, backend)
     except rules.RunAsCaptured as decision:

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from fxjit.budget import OverBudget
+from fxjit.collectives import NotFunctional
 from fxjit.schemas import all_nodes, has_kernel, overloads_of, tensors_of, written
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
@@ -346,6 +347,9 @@ RULES: tuple[Rule, ...] = (
          "A shape or a branch of the graph, or of its derivative, depends on numbers in a tensor."),
     Rule("opaque-mutation", "AOTAutograd", _raised("mutating a non-functional tensor with a functional tensor"),
          "An operator that tracing cannot see through writes to a tensor, as fused optimizer steps do."),
+    Rule("collective-in-place", "AOTAutograd", lambda candidate: isinstance(candidate.error, NotFunctional),
+         "Code of the program's own that the graph calls, or its `backward`, communicates with other ranks by a collective "
+         "that has no functional form."),
     Rule("no-meta-kernel", "AOTAutograd", _raised("no fake impl or Meta kernel registered"),
          "An operator has no kernel for fake tensors."),
     Rule("mutates-expanded", "AOTAutograd",

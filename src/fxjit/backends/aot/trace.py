@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 import torch.fx
 
 from fxjit import budget, config, debug, logs
+from fxjit.collectives import made_functional
 from fxjit.counters import timed
+from fxjit.schemas import is_known
 
 from ..graph.blocks import shortened
 from ..graph.facts import without_checks
@@ -63,8 +66,10 @@ def trace_and_compile(
     # A graph that ends in another grad mode leaves torch 2.11 in it; what follows here asks for the caller's.
     callers_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     kernels = torch_patches.replaced_kernels(recurrent.kernels())
+    runs_program = any(not is_known(node.target) for node in gm.graph.nodes if node.op == "call_function")
+    rewriting = made_functional() if runs_program else contextlib.nullcontext()
     with (callers_mode, torch_patches.patched(), torch_patches.noted_state() as states, kernels, budget.limited(),
-          timed("aot")):
+          timed("aot"), rewriting):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 traced,

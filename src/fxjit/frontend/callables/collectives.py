@@ -1,5 +1,5 @@
 """Collectives of torch.distributed: what asks about process groups is known while tracing, and a collective that writes to the
-tensors it is given becomes one that makes a new tensor, which is waited for and copied.
+tensors it is given becomes one that makes a new tensor, which is waited for and copied (fxjit/collectives.py).
 
 Functional collectives (torch.distributed._functional_collectives) are traced: each is an operator, and one that waits for it.
 """
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed
 
-from fxjit import torch_private
+from fxjit import collectives, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Value
@@ -45,36 +45,6 @@ def _answered_by_groups(fn: Any) -> None:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         default_group(t)
         return fold_call(t, fn, args, kwargs)
-
-
-# -- collectives that write to their arguments, as they stand in a graph: `outs` and `given` are lists of tensors ------
-
-
-def _all_reduce(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
-    outs[0].copy_(wait(start(given[0], reduction, group)))
-
-
-def _broadcast(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, root: int) -> None:
-    outs[0].copy_(wait(start(given[0], root, group)))
-
-
-def _all_gather(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int) -> None:
-    gathered = wait(start(given[0].view(-1), size, group))
-    if len(outs) == 1:
-        outs[0].copy_(gathered.view(outs[0].shape))
-        return
-    for out, part in zip(outs, gathered.chunk(size), strict=True):
-        out.copy_(part.view(out.shape))
-
-
-def _reduce_scatter(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
-    parts = given[0].view(-1) if len(given) == 1 else torch.cat([each.view(-1) for each in given])
-    reduced = wait(start(parts, reduction, size, group))
-    outs[0].copy_(reduced.view(outs[0].shape))
-
-
-def _all_to_all(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, received: Any, sent: Any) -> None:
-    outs[0].copy_(wait(start(given[0], received, sent, group)))
 
 
 # -- whether one may stand in a graph ----------------------------------------------------------------------------------
@@ -117,12 +87,7 @@ class _InPlace:
         return group
 
     def reduction(self) -> str:
-        """The operator's name for the kind of reduction."""
-        op = self.constant("op")
-        name = getattr(op, "name", "PREMUL_SUM")
-        if not isinstance(name, str) or name == "PREMUL_SUM":
-            self.refuse(f"a graph has no reduction {op}")
-        return name.lower()
+        return collectives.reduction_name(self.constant("op"))
 
     def tensors(self, name: str) -> list[TensorValue]:
         """The tensor or the list of tensors under this name."""
@@ -132,8 +97,7 @@ class _InPlace:
         for each in found:
             if not isinstance(each, TensorValue) or each.pytype() not in (torch.Tensor, torch.nn.Parameter):
                 self.refuse(f"`{name}` is no plain tensor")
-            if not each.fake.is_contiguous() or each.fake.is_complex() or each.fake.layout is not torch.strided:
-                self.refuse(f"`{name}` is not contiguous, or is complex")
+            collectives.require_plain(each.fake, name)
         return found  # type: ignore[return-value]  # the loop has seen each
 
     def untracked(self, name: str) -> list[TensorValue]:
@@ -145,16 +109,14 @@ class _InPlace:
 
     def check(self, fits: bool) -> None:
         """Where the tensors do not fit each other, eager says what it has to say."""
-        if not fits:
-            self.refuse("the tensors' sizes or types do not fit each other")
+        collectives.require(fits, "the tensors' sizes or types do not fit each other")
 
     def emit(self, body: Callable[..., None], start: Any, outs: list[TensorValue], given: list[TensorValue],
              *rest: object) -> Value:
-        torch_private.get("torch.distributed._functional_collectives.all_reduce")  # registers what fake tensors do
-        wait = torch_private.get("torch.ops._c10d_functional.wait_tensor")
+        operators = [self.t.make(each) for each in (start, collectives.wait_operator())]
         group = self.group().as_constant()
         settings = [self.t.make(each) for each in (group.group_name, group.size(), *rest)]
-        self.t.call(self.t.make(body), [self.t.make(start), self.t.make(wait), TupleValue(outs), TupleValue(given), *settings])
+        self.t.call(self.t.make(body), [*operators, TupleValue(outs), TupleValue(given), *settings])
         return self.t.make(None)
 
 
@@ -162,52 +124,46 @@ def _signature(fn: Any) -> inspect.Signature:
     return inspect.signature(fn)
 
 
-def _fit(whole: list[TensorValue], part: list[TensorValue], size: int) -> bool:
-    """Whether `whole` is a tensor of `size` times as many rows as the tensor `part`, or a list of so many tensors like it. Some
-    backends take other shapes too."""
-    if len({(each.fake.dtype, each.fake.device) for each in (*whole, *part)}) != 1 or len(part) != 1:
-        return False
-    shape = part[0].fake.shape
-    if len(whole) == 1:
-        rows, rest = shape[:1], shape[1:]
-        return bool(rows) and whole[0].fake.shape == (rows[0] * size, *rest)
-    return len(whole) == size and all(each.fake.shape == shape for each in whole)
+def _require_fit(whole: list[TensorValue], part: list[TensorValue], size: int) -> None:
+    collectives.require_fit([each.fake for each in whole], [each.fake for each in part], size)
 
 
 def _rewrite(call: Callable[[_InPlace], Value], *fns: Any) -> None:
     for fn in fns:
-        if not isinstance(fn, torch_private.Absent):
-            def handler(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
-                return call(_InPlace(t, fn, args, kwargs))
+        if isinstance(fn, torch_private.Absent):
+            continue
 
-            handles(fn)(handler)
+        def handler(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
+            found = _InPlace(t, fn, args, kwargs)
+            try:
+                return call(found)
+            except collectives.NotFunctional as problem:
+                found.refuse(str(problem))
+
+        handles(fn)(handler)
 
 
 def _call_all_reduce(call: _InPlace) -> Value:
     outs = call.untracked("tensor")
     call.check(len(outs) == 1)
-    return call.emit(_all_reduce, torch_private.get("torch.ops._c10d_functional.all_reduce"), outs, outs, call.reduction())
+    start = torch_private.get("torch.ops._c10d_functional.all_reduce")
+    return call.emit(collectives.all_reduce, start, outs, outs, call.reduction())
 
 
 def _call_broadcast(call: _InPlace) -> Value:
     outs, group = call.untracked("tensor"), call.group().as_constant()
     call.check(len(outs) == 1)
-    root, root_in_group = call.constant("src"), call.constant("group_src")
-    if (root is None) == (root_in_group is None):
-        call.refuse("`src` and `group_src` are both given, or neither")
-    if root_in_group is None:
-        if root not in torch.distributed.get_process_group_ranks(group):
-            call.refuse(f"rank {root} is not in the group")
-        root_in_group = torch.distributed.get_group_rank(group, root)
-    return call.emit(_broadcast, torch_private.get("torch.ops._c10d_functional.broadcast"), outs, outs, root_in_group)
+    root = collectives.root_in_group(group, call.constant("src"), call.constant("group_src"))
+    return call.emit(collectives.broadcast, torch_private.get("torch.ops._c10d_functional.broadcast"), outs, outs, root)
 
 
 def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
     def call_all_gather(call: _InPlace) -> Value:
         outs, size = call.untracked(out), call.group().as_constant().size()
         read = call.untracked(given)
-        call.check(_fit(outs, read, size))
-        return call.emit(_all_gather, torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor"), outs, read)
+        _require_fit(outs, read, size)
+        start = torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor")
+        return call.emit(collectives.all_gather, start, outs, read)
 
     return call_all_gather
 
@@ -216,28 +172,21 @@ def _reduce_scatter_from(given: str) -> Callable[[_InPlace], Value]:
     def call_reduce_scatter(call: _InPlace) -> Value:
         outs, size = call.untracked("output"), call.group().as_constant().size()
         read = call.untracked(given)
-        call.check(_fit(read, outs, size))
+        _require_fit(read, outs, size)
         start = torch_private.get("torch.ops._c10d_functional.reduce_scatter_tensor")
-        return call.emit(_reduce_scatter, start, outs, read, call.reduction())
+        return call.emit(collectives.reduce_scatter, start, outs, read, call.reduction())
 
     return call_reduce_scatter
 
 
 def _call_all_to_all(call: _InPlace) -> Value:
     outs, read, size = call.untracked("output"), call.untracked("input"), call.group().as_constant().size()
-    call.check(len(outs) == len(read) == 1 and read[0].fake.dim() > 0 and outs[0].fake.dim() > 0)
-    splits = []
-    for tensor, name in ((outs[0], "output_split_sizes"), (read[0], "input_split_sizes")):
-        length = tensor.fake.shape[0]
-        given = call.given[name]
-        if given.is_constant() and given.as_constant() is None:
-            call.check(bool(length % size == 0))
-            splits.append(call.t.make([length // size] * size) if isinstance(length, int) else None)
-        else:
-            splits.append(given)
-    if any(each is None for each in splits):
-        call.refuse("sizes that vary are divided among the ranks")
-    return call.emit(_all_to_all, torch_private.get("torch.ops._c10d_functional.all_to_all_single"), outs, read, *splits)
+    call.check(len(outs) == len(read) == 1)
+    splits = [call.given[name] for name in ("output_split_sizes", "input_split_sizes")]
+    for tensor, rows in zip((outs[0], read[0]), splits, strict=True):
+        collectives.require_divisible(tensor.fake, protocol.truth(call.t, rows), size)
+    start = torch_private.get("torch.ops._c10d_functional.all_to_all_single")
+    return call.emit(collectives.all_to_all, start, outs, read, *splits)
 
 
 if torch.distributed.is_available():

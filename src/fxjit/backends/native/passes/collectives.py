@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.fx
 
 from fxjit.schemas import communicates, name_of, returns_alias, writes
@@ -31,7 +32,7 @@ def read_until(wait: torch.fx.Node) -> list[torch.fx.Node]:
     started = _memory(wait.all_input_nodes[0])
     if not communicates(started.target) or name_of(started.target).startswith(_COPYING):
         return []
-    return started.all_input_nodes
+    return [node for node in started.all_input_nodes if isinstance(node.meta.get("val"), torch.Tensor)]
 
 
 def _memory(node: torch.fx.Node) -> torch.fx.Node:
