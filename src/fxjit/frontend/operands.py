@@ -279,3 +279,12 @@ def _filled(given: Any, build: Callable[[_Operand], torch.Tensor]) -> Any:
     if isinstance(given, _Number):
         return math.nan if given.value == "nan" else given.value
     return [_filled(each, build) for each in given] if isinstance(given, tuple) else given
+
+
+def thawed(arguments: Any) -> Any:
+    """Lists and dicts as the program has them: FX makes immutable ones."""
+    if isinstance(arguments, dict):
+        return {key: thawed(item) for key, item in arguments.items()}
+    if isinstance(arguments, list):
+        return [thawed(item) for item in arguments]
+    return tuple([thawed(item) for item in arguments]) if type(arguments) is tuple else arguments

@@ -41,7 +41,7 @@ from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
 from fxjit.frontend.interp.resumability import reach
 from fxjit.frontend.leaves import Leaves
-from fxjit.frontend.operands import checking_operands
+from fxjit.frontend.operands import checking_operands, thawed
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
@@ -363,7 +363,7 @@ class Trace:
 
     def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
                   observer: Observer | None = None) -> Any:
-        fake_args, fake_kwargs = _thawed(torch.fx.map_arg((args, kwargs), fake_of))
+        fake_args, fake_kwargs = thawed(torch.fx.map_arg((args, kwargs), fake_of))
 
         def run() -> Any:
             if isinstance(target, str):
@@ -777,15 +777,6 @@ def _let_go_of_frames(error: BaseException | None) -> None:
         while error is not None:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
-
-
-def _thawed(arguments: Any) -> Any:
-    """Lists and dicts as the program has them: FX makes immutable ones."""
-    if isinstance(arguments, dict):
-        return {key: _thawed(item) for key, item in arguments.items()}
-    if isinstance(arguments, list):
-        return [_thawed(item) for item in arguments]
-    return tuple([_thawed(item) for item in arguments]) if type(arguments) is tuple else arguments
 
 
 def _target_name(target: Callable[..., object] | str) -> str:

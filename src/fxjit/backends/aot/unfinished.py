@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit import torch_private
+
 from ..graph import recipe
 from ..graph.edit import copied
 
@@ -21,11 +23,10 @@ Call = Callable[..., Any]
 
 def places_of_unfinished(example_inputs: Sequence[Any]) -> list[int]:
     wrapped = any(type(each) is not torch.Tensor and isinstance(each, torch.Tensor) for each in example_inputs)
-    if not wrapped or not torch.distributed.is_available():
+    unfinished = torch_private.optional("torch.distributed._functional_collectives.AsyncCollectiveTensor") if wrapped else None
+    if unfinished is None or isinstance(unfinished, torch_private.Absent):
         return []
-    from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-    return [place for place, each in enumerate(example_inputs) if isinstance(each, AsyncCollectiveTensor)]
+    return [place for place, each in enumerate(example_inputs) if isinstance(each, unfinished)]
 
 
 def compile_finished(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], places: Sequence[int],
