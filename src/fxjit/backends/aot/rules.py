@@ -215,15 +215,23 @@ def _cannot_regenerate_wrapper(candidate: Candidate) -> bool:
     gm, meta = candidate.captured, candidate.meta
     if meta is None or not isinstance(gm, torch.fx.GraphModule):
         return False
-    outputs = outputs_of(gm.graph)
-    views = [node for node, info in zip(outputs, meta.output_info, strict=False) if info.output_type in _REGENERATED]
+    views = [(node, info) for node, info in zip(outputs_of(gm.graph), meta.output_info, strict=False)
+             if info.output_type in _REGENERATED and isinstance(node, torch.fx.Node)]
+    inputs: dict[int | None, torch.Tensor] = {
+        at: each for at, each in enumerate(candidate.example_inputs) if isinstance(each, torch.Tensor)}
     return any(is_wrapper(tensor) and not _has_strides(tensor)
-               for node in views if isinstance(node, torch.fx.Node) for tensor in tensors_of(node))
+               and not (info.output_type in _OF_INPUTS and _have_one_layout(inputs.get(info.base_idx), tensor))
+               for node, info in views for tensor in tensors_of(node))
+
+
+def _have_one_layout(base: torch.Tensor | None, view: torch.Tensor) -> bool:
+    """Whether a view is laid out like its base: that much `as_strided` distributed tensors know."""
+    return base is not None and (base.shape, base.stride()) == (view.shape, view.stride())
 
 
 def _has_strides(fake: torch.Tensor) -> bool:
     mode = next(each.fake_mode for each in flattened(fake) if isinstance(each, FakeTensor))
-    other = (0,) * (fake.dim() + 1)  # distributed tensors know the layout that they have, and no other
+    other = (0,) * (fake.dim() + 1)
     try:
         with mode:
             return fake.as_strided(other, other, 0) is not None
