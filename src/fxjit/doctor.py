@@ -303,7 +303,7 @@ def _train_both(compile: Callable[..., Any]) -> tuple[float, int, float]:
                 parameter -= 0.1 * parameter.grad
                 parameter.grad = None
 
-    with config.patch(small_graphs_as_captured=False, disk_cache=False):
+    with config.patch(small_graphs_as_captured=False, disk_cache=False, tiers=False):
         run = compile(compiled, fullgraph=True)
         for _ in range(2):
             step(compiled, run)

@@ -430,7 +430,9 @@ def _offer_for(options: Options, code: types.CodeType, entry: list[weakref.ref[_
 
 
 def _may_defer(options: Options, code: types.CodeType, trace: Trace) -> bool:
-    """Whether a compile in the background can say all that one in the foreground says in this call."""
+    """Whether a compile in the background can say all that one in the foreground says in this call, to listeners as well."""
+    if events.is_listened_to():
+        return False
     native = options.chosen_backend in ("native", "fxjit") and not options.tells_failures
     return config.tiers and native and history_of(code).background and trace.policy.promises_nothing()
 

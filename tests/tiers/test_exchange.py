@@ -16,7 +16,7 @@ from tests.tiers.stress import autograd_survives_fork
 from torch import nn
 
 import fxjit
-from fxjit import config
+from fxjit import config, events
 from fxjit.backends.aot import compile as compile_module
 from fxjit.backends.aot import driver
 from fxjit.backends.tiers import process
@@ -278,6 +278,13 @@ def test_an_error_in_the_background_is_told_once(monkeypatch: pytest.MonkeyPatch
 def test_modes_that_measure_or_record_compile_in_the_foreground(how: str) -> None:
     torch.testing.assert_close(fxjit.compile(lambda x: x * 2 + 1, mode=how)(torch.ones(3)), torch.full((3,), 3.0))
     assert not counters["tiers"]
+
+
+def test_a_frame_that_is_listened_to_is_compiled_in_the_foreground() -> None:
+    """A profiler and the page of a run are told of what a helper would do in another process."""
+    with events.listen(lambda event: None):
+        fxjit.compile(lambda x: x.sin() * 7)(torch.ones(3))
+    assert not counters["tiers"] and counters["native"]["kernels"] == 1
 
 
 def test_a_promise_about_a_size_is_checked_at_the_call() -> None:

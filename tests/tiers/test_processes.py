@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -260,6 +262,24 @@ def test_a_helper_has_the_threads_state_and_changes_nothing_here() -> None:
         helper = Helper(work, nothing)
     assert helper.ended(SECONDS) and helper.result() == b"(False, 1)"
     assert not seen
+
+
+@pytest.mark.parametrize("kind", [multiprocessing.RLock, multiprocessing.Lock, multiprocessing.Semaphore])
+def test_a_stopped_helper_leaves_no_semaphore_of_the_programs_taken(kind: Callable[[], Any], tmp_path: Path) -> None:
+    """torch.fx takes tqdm's write lock, which processes share: the program waited for ever for a helper that was gone."""
+    lock, taken = kind(), tmp_path / "taken"
+
+    def work() -> bytes:
+        with lock:
+            taken.touch()
+            time.sleep(SECONDS)
+        return b""
+
+    helper = Helper(work, nothing)
+    assert soon(taken.exists)
+    helper.stop()
+    assert lock.acquire(timeout=SECONDS / 2)
+    lock.release()
 
 
 def test_a_helper_holds_none_of_the_programs_files() -> None:

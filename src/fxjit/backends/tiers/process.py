@@ -132,6 +132,7 @@ def _help(work: Callable[[], bytes], abandon: Callable[[], object], result: int,
     try:
         try:
             _detach({result, ended, life, turns})
+            _own_semaphores()
             threading.Thread(target=_end_with_program, args=(life, abandon), daemon=True).start()
             _take_turn(turns)
             said = _RESULT + work()
@@ -163,6 +164,18 @@ def _detach(kept: set[int]) -> None:
         os.nice(NICENESS)
     if "torch" in sys.modules:  # OpenMP's threads stayed in the other process, and it would wait for them
         sys.modules["torch"].set_num_threads(1)
+
+
+def _own_semaphores() -> None:
+    """Semaphores that processes share become this process's own: it may be stopped while it holds one, which nobody would ever
+    release. torch.fx takes tqdm's for each graph that it runs."""
+    synchronize = sys.modules.get("multiprocessing.synchronize")
+    if synchronize is None:
+        return
+    for each in list(sys.modules["multiprocessing.util"]._afterfork_registry.values()):
+        if isinstance(each, synchronize.SemLock):
+            each._semlock = threading.RLock() if isinstance(each, synchronize.RLock) else threading.Semaphore()
+            each._make_methods()
 
 
 def _end_with_program(life: int, abandon: Callable[[], object]) -> None:
