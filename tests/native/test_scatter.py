@@ -186,6 +186,43 @@ def test_a_store_takes_in_what_it_stores(kernels):
     torch.testing.assert_close(compiled(*inputs), function(*inputs))
 
 
+MADE_LIKE = {
+    "zeros": torch.zeros_like, "ones": torch.ones_like, "full": lambda x: torch.full_like(x, 2),
+    "new": lambda x: x.new_zeros(x.shape), "filled": lambda x: torch.fill(x, 3),
+    "new full": lambda x: x.new_full(x.shape, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", MADE_LIKE.values(), ids=MADE_LIKE)
+def test_what_is_made_of_a_shape_alone_does_not_keep_the_numbers(kernels, made):
+    """A lookup whose shape something else has is not stored for it: one kernel less than there are operators."""
+
+    def function(x, rows):
+        picked = torch.index_select(x, 0, rows)
+        return made(picked).index_add(0, rows, picked)
+
+    inputs = torch.randn(30, 8), torch.randint(0, 30, (30,))
+    before = counters["native"]["kernels"]
+    compiled = kernels(function, *inputs)
+    assert counters["native"]["kernels"] - before == 2  # what is made, and the stores
+    torch.testing.assert_close(compiled(*inputs), function(*inputs))
+
+
+def test_derivative_of_added_messages_looks_up_where_it_stores():
+    def messages(x, source, target):
+        return torch.zeros_like(x).index_add(0, target, x[source])
+
+    source, target = torch.randint(0, 40, (3000,)), torch.randint(0, 40, (3000,))
+    gradients = []
+    before = counters["native"]["left to ATen"]
+    for each in (messages, fxjit.compile(messages)):
+        x = numbers(40, 16).requires_grad_()
+        each(x, source, target).square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert counters["native"]["left to ATen"] == before
+
+
 def test_mutated_arguments():
     def function(cache, at, new, counts):
         cache.index_copy_(1, at, new * 2)

@@ -38,17 +38,17 @@ def lower_full(low: Lowering, node: torch.fx.Node, size: Any, value: Any, **how:
     return filled(low, node, value)
 
 
-@lowers("full_like.default", "new_full.default")
+@lowers("full_like.default", "new_full.default", of_shape=True)
 def lower_full_like(low: Lowering, node: torch.fx.Node, x: Any, *args: Any, **how: Any) -> TensorExpr:
     return filled(low, node, args[-1] if args else how["fill_value"])
 
 
-@lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
+@lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default", of_shape=True)
 def lower_zeros(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return filled(low, node, 0)
 
 
-@lowers("ones.default", "ones_like.default", "new_ones.default")
+@lowers("ones.default", "ones_like.default", "new_ones.default", of_shape=True)
 def lower_ones(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return filled(low, node, 1)
 
@@ -65,7 +65,7 @@ def lower_lifted(low: Lowering, node: torch.fx.Node, x: Any) -> TensorExpr:
     return low.value(x) if known is None else filled(low, node, known)
 
 
-@lowers("fill.Scalar")
+@lowers("fill.Scalar", of_shape=True)
 def lower_fill(low: Lowering, node: torch.fx.Node, x: Any, value: Any) -> TensorExpr:
     return filled(low, node, value)
 
@@ -159,12 +159,12 @@ def bernoulli(low: Lowering, node: torch.fx.Node, p: float) -> Expr:
     return compare("lt", uniform(random_bits(low, node), torch.float32), const(p, torch.float32))
 
 
-@lowers("rand.default", "rand_like.default")
+@lowers("rand.default", "rand_like.default", of_shape=True)
 def lower_rand(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return lower_random(low, node, uniform)
 
 
-@lowers("randn.default", "randn_like.default")
+@lowers("randn.default", "randn_like.default", of_shape=True)
 def lower_randn(low: Lowering, node: torch.fx.Node, *args: Any, **how: Any) -> TensorExpr:
     return lower_random(low, node, normal)
 

@@ -43,20 +43,24 @@ from ..target import scalar_tensor
 
 Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
+#: Those that read no numbers of a tensor.
+OF_SHAPE: set[str] = set()
 
 
 class NoLowering(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*names: str) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
-    """Registers the function for these overloads of aten."""
+def lowers(*names: str, of_shape: bool = False) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
+    """Registers the function for these overloads of aten. `of_shape`: it reads no numbers of its tensor, only the shape and type."""
 
     def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
         for name in names:
             if name in LOWERINGS:
                 raise ValueError(f"aten.{name} has two lowerings")
             LOWERINGS[name] = function
+            if of_shape:
+                OF_SHAPE.add(name)
         return function
 
     return register
@@ -409,7 +413,7 @@ class Opaque:
 
 def kernel_uses(node: torch.fx.Node) -> int:
     """How many statements read the node's values, looking through views."""
-    return sum(kernel_uses(user) if is_view(user) else 1 for user in node.users)
+    return sum(kernel_uses(user) if is_view(user) else op_name(user) not in OF_SHAPE for user in node.users)
 
 
 def is_stored(node: torch.fx.Node, value: TensorExpr) -> bool:
