@@ -28,7 +28,7 @@ def ours(monkeypatch: pytest.MonkeyPatch):
     """All products of programs that are built now are our kernels'."""
     numbers: set[int] = set()
 
-    def always(shape, number, threads):
+    def always(shape, number):
         numbers.add(number)
         return True
 
@@ -126,10 +126,10 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
     with config.patch(cache_dir=str(tmp_path)):
         counters["native"]["libraries of products compared"] = 0
         own_products._measured.clear()
-        first = own_products.is_faster(shape, number, 1)
-        assert own_products.is_faster(shape, number, 1) == first
+        first = own_products.is_faster(shape, number)
+        assert own_products.is_faster(shape, number) == first
         own_products._measured.clear()  # another process
-        assert own_products.is_faster(shape, number, 1) == first
+        assert own_products.is_faster(shape, number) == first
         assert counters["native"]["libraries of products compared"] == 1
 
 

@@ -568,6 +568,32 @@ fxjit_gemm_batch(const product_t *first, const batch_t *batch)
     return 0;
 }
 
+typedef struct {
+    void (*function)(void *);
+    void *data;
+} alone_t;
+
+static void
+first_of_two(void *data)
+{
+    alone_t *alone = data;
+    if (openmp.thread() == 0) {
+        alone->function(alone->data);
+    }
+}
+
+void
+fxjit_on_one_thread(void (*function)(void *), void *data)
+{
+    alone_t alone = {function, data};
+    if (openmp.inside() || openmp.most() == 1) {
+        function(data);
+    }
+    else {
+        openmp.parallel(first_of_two, &alone, 2, 0);
+    }
+}
+
 #else /* another processor, or another compiler */
 
 int
@@ -596,6 +622,12 @@ fxjit_gemm_batch(const product_t *first, const batch_t *batch)
     (void)first;
     (void)batch;
     return -1;
+}
+
+void
+fxjit_on_one_thread(void (*function)(void *), void *data)
+{
+    function(data);
 }
 
 #endif

@@ -31,5 +31,7 @@ int fxjit_gemm(const product_t *product);
 /* On the caller's thread; where there is no memory, nothing is written. */
 int fxjit_gemm_alone(const product_t *product);
 int fxjit_gemm_batch(const product_t *first, const batch_t *batch);
+/* Calls the function on the caller's thread, in a region of OpenMP: libraries that it calls take no threads of their own there. */
+void fxjit_on_one_thread(void (*function)(void *), void *data);
 
 #endif

@@ -126,30 +126,37 @@ fxjit_prefer_own_products(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Of this thread's time on the processor, which what else runs on the machine changes little. */
 static int64_t
 nanoseconds(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* The shortest of some calls by each library, which take turns: what else runs on the machine disturbs both. */
-static int
-shortest(const product_t *product, int turns, int64_t times[2])
+typedef struct {
+    product_t product;
+    int turns, failed;
+    int64_t times[2];
+} trial_t;
+
+/* The shortest of some calls by each library, which take turns. */
+static void
+compare(void *data)
 {
-    times[0] = times[1] = INT64_MAX;
-    for (int turn = 0; turn < 2 * turns; turn++) {
+    trial_t *trial = data;
+    trial->times[0] = trial->times[1] = INT64_MAX;
+    for (int turn = 0; turn < 2 * trial->turns && !trial->failed; turn++) {
         int64_t start = nanoseconds();
         if (turn % 2 == 0) {
-            multiply_by_blas(product);
+            multiply_by_blas(&trial->product);
         }
-        else if (fxjit_gemm(product) < 0) {
-            return -1;
+        else {
+            trial->failed = fxjit_gemm_alone(&trial->product) < 0;
         }
-        times[turn % 2] = Py_MIN(times[turn % 2], nanoseconds() - start);
+        trial->times[turn % 2] = Py_MIN(trial->times[turn % 2], nanoseconds() - start);
     }
-    return 0;
 }
 
 PyObject *
@@ -166,7 +173,7 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     }
     /* A line of one number would be one of the other layout. */
     int64_t a_line = a_turned ? Py_MAX(m, 2) : k, b_line = b_turned ? Py_MAX(k, 2) : n;
-    int64_t of_a = a_line * (a_turned ? k : m), of_b = b_line * (b_turned ? n : k), count = of_a + of_b + m * n, times[2];
+    int64_t of_a = a_line * (a_turned ? k : m), of_b = b_line * (b_turned ? n : k), count = of_a + of_b + m * n;
     float *memory = calloc((size_t)count, sizeof(float));
     if (memory == NULL) {
         return PyErr_NoMemory();
@@ -174,18 +181,17 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     for (int64_t i = 0; i < count; i++) {
         memory[i] = 1; /* of zeros all pages may be one */
     }
-    product_t product = {
+    trial_t trial = {.turns = turns, .product = {
         .m = m, .n = n, .k = k, .out = memory + of_a + of_b, .line = n,
         .a = {memory, a_turned ? 1 : a_line, a_turned ? a_line : 1},
         .b = {memory + of_a, b_turned ? 1 : b_line, b_turned ? b_line : 1},
-    };
-    int done;
+    }};
     Py_BEGIN_ALLOW_THREADS
-    done = shortest(&product, turns, times);
+    fxjit_on_one_thread(compare, &trial);
     Py_END_ALLOW_THREADS
     free(memory);
-    if (done < 0) {
+    if (trial.failed) {
         return PyErr_NoMemory();
     }
-    return Py_BuildValue("LL", (long long)times[0], (long long)times[1]);
+    return Py_BuildValue("LL", (long long)trial.times[0], (long long)trial.times[1]);
 }

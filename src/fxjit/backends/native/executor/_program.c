@@ -497,8 +497,8 @@ PyDoc_STRVAR(prefer_own_products_doc,
 "prefer_own_products(number, preferred, /)\n\nWhether our own kernels multiply the products of a class.");
 
 PyDoc_STRVAR(time_product_doc,
-"time_product(m, n, k, a_turned, b_turned, turns, /) -> tuple[int, int]\n\nNanoseconds of a product by ATen's BLAS and by our own "
-"kernels: the shortest of some turns of each.");
+"time_product(m, n, k, a_turned, b_turned, turns, /) -> tuple[int, int]\n\nNanoseconds that a product takes one thread by ATen's "
+"BLAS and by our own kernels: the shortest of some turns of each.");
 
 PyDoc_STRVAR(tell_unwritten_doc,
 "tell_unwritten(error, unwritten, /)\n\nNotes of what a graph raised whether the graph left its inputs as they were; None: a graph "

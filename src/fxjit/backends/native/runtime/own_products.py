@@ -2,7 +2,8 @@
 
 Products are told apart by classes (_products.c): roughly how many rows, columns and terms, and which operands are transposed. A
 class is measured when the first program with such a product is built, on matrices of its size up to `MOST` in each direction: a
-few milliseconds, once for a processor and a number of threads.
+few milliseconds, once for a processor. What counts is one thread's own time, since others' work would decide otherwise; our
+kernels gain as much from more threads as the BLAS does.
 """
 
 from __future__ import annotations
@@ -23,32 +24,30 @@ log = logs.artifact("autotuning")
 
 #: Rows, columns and terms of a product, and whether its first and its second operand are transposed.
 Shape: TypeAlias = tuple[int, int, int, bool, bool]
-#: Sizes up to which products are measured: larger ones have the speed of these, which take half a millisecond, so that a turn
-#: ends before another program's does.
+#: Sizes up to which products are measured: larger ones have the speed of these, which take half a millisecond.
 MOST: Final = 320
 #: How many calls of each library, of which the shortest counts; and how much faster a change of library has to be.
 TURNS, MARGIN = 9, 1.05
 
-_measured: dict[tuple[int, int], bool] = {}
+_measured: dict[int, bool] = {}
 
 
 def prefer_where_faster(shapes: Iterable[Shape]) -> None:
     """From now on our kernels multiply what they are faster at, as far as it is of these products' classes."""
-    threads = torch.get_num_threads()
+    if not _C.program_can("gemm"):
+        return
     for shape in shapes:
         number = _C.product_class(*shape)
         if number >= 0:
-            _C.prefer_own_products(number, config.cpp.own_products and is_faster(shape, number, threads))
+            _C.prefer_own_products(number, config.cpp.own_products and is_faster(shape, number))
 
 
-def is_faster(shape: Shape, number: int, threads: int) -> bool:
-    """Whether our kernels are faster at products of this class on as many threads, by what was measured once."""
-    place = number, threads
-    if place not in _measured:
-        facts = ("own products", number, threads, processor(), torch.__version__)
-        key = hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
-        _measured[place] = _compared(key, shape)
-    return _measured[place]
+def is_faster(shape: Shape, number: int) -> bool:
+    """Whether our kernels are faster at products of this class, by what was measured once."""
+    if number not in _measured:
+        facts = ("own products", number, processor(), torch.__version__)
+        _measured[number] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], shape)
+    return _measured[number]
 
 
 def _compared(key: str, shape: Shape) -> bool:
