@@ -52,7 +52,7 @@ class NoLowering(Exception):
 
 
 def lowers(*names: str, of_shape: bool = False) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
-    """Registers the function for these overloads of aten. `of_shape`: it reads no numbers of its tensor, only the shape and type."""
+    """Registers the function for these overloads of aten; `of_shape`: it reads the shape and type of its tensor alone."""
 
     def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
         for name in names:
