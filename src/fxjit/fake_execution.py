@@ -70,14 +70,52 @@ def _with_eagers_strides(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _checking_dimension(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake kernel with the check that eager's has: the second argument is a dimension of the first."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        dim, last = args[0] if args else kwargs.get("dim"), max(tensor.dim(), 1) - 1
+        if type(dim) is int and not -last - 1 <= dim <= last:
+            raise IndexError(f"Dimension out of range (expected to be in range of [{-last - 1}, {last}], but got {dim})")
+        return kernel(mode, operator, tensor, *args, **kwargs)
+
+    return run
+
+
+def _checking_source(kernel: Callable[..., Any], view: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A fake kernel that puts `source` where `view` of the tensor lies, with eager's checks: there is such a place, and of its
+    size."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, tensor: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if all(each is None or type(each) is int for each in (*args, *kwargs.values())):
+            found, wanted = list(source.shape), list(view(tensor, *args, **kwargs).shape)
+            if all(type(each) is int for each in found + wanted) and found != wanted:
+                raise RuntimeError("expected src to have a size equal to the slice of self. "
+                                   f"src size = {found}, slice size = {wanted}")
+        return kernel(mode, operator, tensor, source, *args, **kwargs)
+
+    return run
+
+
+def _torchs_kernel(*args: Any, **kwargs: Any) -> Any:
+    """What a table of fake kernels has for an operator that torch knows otherwise what to do with."""
+    return NotImplemented
+
+
 def _correct_kernels() -> None:
-    """Replaces the fake kernels of torch that give wrong dtypes or strides, for all fake tensors of the process: AOTAutograd's,
-    too."""
+    """Replaces the fake kernels of torch that give wrong dtypes or strides, or take what eager refuses, for all fake tensors of
+    the process: AOTAutograd's, too."""
     kernels = torch_private.get_or("torch._subclasses.fake_impls.op_implementations_dict", {})
     aten = torch.ops.aten
     for operator in (aten.view.default, aten._unsafe_view.default):
         if operator in kernels:
             kernels[operator] = _with_eagers_strides(kernels[operator])
+    kernels[aten._softmax.default] = _checking_dimension(kernels.get(aten._softmax.default, _torchs_kernel))
+    for operator, view in ((aten.select_scatter.default, aten.select.int), (aten.slice_scatter.default, aten.slice.Tensor),
+                           (aten.diagonal_scatter.default, aten.diagonal.default)):
+        kernels[operator] = _checking_source(kernels.get(operator, _torchs_kernel), view)
     if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
         for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
             if operator in kernels:

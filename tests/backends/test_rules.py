@@ -165,6 +165,8 @@ PROGRAMS: dict[str, Program] = {
         torch.no_grad()(lambda x: x.t() * 2), lambda: [torch.ones(6).view(2, 3).requires_grad_()]),
     "mutates-with-gaps": Program(write_beyond_gaps, lambda: [torch.rand(7, 16)[:6, :8]]),
     "no-functional-form": Program(lambda x: torch.ops.fxjit_test_rules.double_(x.clone()) + 1, lambda: [torch.rand(3)]),
+    "refused-by-operator": Program(lambda x, at: x.sin().scatter_add(1, at, x),  # the gradient has the index's shape
+                                   lambda: [leaf(3, 4), torch.zeros(1, 1, dtype=torch.int64)]),
     "no-derivative": Program(lambda x: torch.heaviside(x, x), lambda: [leaf(3)]),
     "mutates-aliased-input": Program(write_to_first, lambda: halves(leaf(8) * 1)),
     "overlapping-tangent": Program(lambda x: (x * 2).unfold(0, 3, 1), lambda: [leaf(6)]),

@@ -90,6 +90,28 @@ def test_what_nobody_uses_raises_as_in_eager(name, backend):
             torch.testing.assert_close(ours, left)
 
 
+#: Each is refused by an operator whatever the numbers are, or for numbers that are known while compiling.
+REFUSED = {
+    "softmax": lambda x: F.softmax(x, 3), "softmin": lambda x: F.softmin(x, -4), "logarithm": lambda x: F.log_softmax(x, 3),
+    "put at": lambda x: x.select_scatter(x[0], 5, 0), "slice put": lambda x: x.slice_scatter(x[:1], 4),
+    "put beyond": lambda x: x.select_scatter(x[0], 0, 9), "too large": lambda x: x.slice_scatter(x, 0, 1),
+    "sorted": lambda x: x.sort(3), "summed up": lambda x: x.cummax(2), "chosen": lambda x: x.index_select(2, torch.tensor([0])),
+    "classes": lambda x: F.one_hot(torch.tensor([8]), 3) + x.sum(), "added": lambda x: x.scatter_add(1, torch.tensor([[8]]), x),
+    "diagonal": lambda x: x.diagonal_scatter(x[0, :2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_what_operators_refuse_raises_as_in_eager(name, backend):
+    fxjit.reset()
+    compiled = fxjit.compile(REFUSED[name], backend=backend)
+    for grad in (False, True):
+        expected, found = (outcome(lambda x, _: call(x), 0, grad)[0] for call in (REFUSED[name], compiled))
+        assert isinstance(expected, str)
+        assert found == expected
+
+
 def marked(function, *inputs):
     graph = make_fx(torch.func.functionalize(function))(*inputs).graph
     facts.mark_checks(graph)

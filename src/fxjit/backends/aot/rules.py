@@ -8,6 +8,7 @@ such as `fxjit.explain`, by decisions.py. docs/rules.md is made from the table.
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -268,6 +269,16 @@ def _raised(*texts: str) -> Callable[[Candidate], bool]:
     return lambda candidate: isinstance(candidate.error, RuntimeError) and any(text in str(candidate.error) for text in texts)
 
 
+def _refused_by_operator(candidate: Candidate) -> bool:
+    """Whether an operator of torch's raised while AOTAutograd ran the graph on fake tensors: the last frame is torch's. They
+    raise these, and AOTAutograd, where its own assumptions do not hold, an AssertionError."""
+    error = candidate.error
+    if not isinstance(error, (IndexError, NotImplementedError, RuntimeError, ValueError)):
+        return False
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and str(frames[-1][0].f_globals.get("__name__")).partition(".")[0] == "torch"
+
+
 def _mutates_aliased_input(candidate: Candidate) -> bool:
     """Autograd counts the writes to a storage: it would refuse to derive by what AOTAutograd saved of the other input before it
     does the write."""
@@ -388,6 +399,9 @@ RULES: tuple[Rule, ...] = (
          "do that, step by step."),
     Rule("wrapper-subclass", "AOTAutograd", _cannot_desugar,
          "AOTAutograd cannot take the graph's tensors of wrapper subclasses apart, as where two outputs share memory."),
+    Rule("refused-by-operator", "AOTAutograd", _refused_by_operator,
+         "An operator of the graph or of its derivative refuses what it is given (a dimension or an index out of range, types "
+         "that do not go together): eager raises that where the program comes to it."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
          "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
     Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,
