@@ -66,8 +66,8 @@ def own_handlers() -> Iterator[None]:
 
 
 def without_entries() -> None:
-    """No compiled entries, nor garbage of any: CPython drops what a handler raises while it is in a callback of a weak reference,
-    which the collector calls, in plain Python as here."""
+    """No compiled entries, nor garbage of any: CPython drops what a handler raises within a callback of a weak reference, which
+    the collector calls, in plain Python as here."""
     fxjit.reset()
     gc.collect()
 
