@@ -189,21 +189,34 @@ def torch_names_page() -> str:
 SEVERAL_PROCESSES = (
     ("DistributedDataParallel, around or inside of `compile`",
      "graphs are cut at its buckets (`optimize_ddp`); communication hooks, `no_sync`, `static_graph`, "
-     "`find_unused_parameters` and buckets as views of gradients stay torch's"),
+     "`find_unused_parameters` and buckets as views of gradients stay torch's; with `delay_all_reduce_named_params` graphs run "
+     "as captured. The hooks for bfloat16 and PowerSGD raise or hang over gloo in eager: untried"),
     ("FSDP2 (`fully_shard`), compiled blocks or the whole model",
-     "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them"),
-    ("FSDP1", "untried"),
+     "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them. "
+     "`fullgraph=True` of a block that is sharded already is refused, since its hooks are no part of a graph (torch.compile "
+     "takes it): compile the block, then shard it. Blocks in `checkpoint_wrapper` take a graph each (torch.compile: one)"),
+    ("FSDP1 (`FullyShardedDataParallel`)",
+     "works, with breaks around each wrapped module, whose `forward` is compiled: both kinds of parameters, mixed precision, "
+     "three sharding strategies; where activations are checkpointed, blocks run eagerly, as with torch.compile"),
     ("DTensor, `parallelize_module`, `distribute_module`, `local_map`",
-     "one graph, forward and backward, with its collectives; blocks that are compiled one by one share one"),
+     "one graph, forward and backward, with its collectives; blocks that are compiled one by one share one. Losses: a "
+     "distributed tensor that is an argument is compiled for its size (four graphs for four sizes, where torch.compile takes "
+     "two); the second graph of a tensor parallel model whose sequences vary in length runs as captured (torch.compile raises "
+     "an error), as do graphs whose results are views of distributed tensors"),
+    ("inputs that a collective is still making (`AsyncCollectiveTensor`)",
+     "waited for when the graph starts; their gradients go on, which torch.compile 2.13 loses"),
     ("FSDP2 and tensor parallel on a mesh of two dimensions", "as each by itself"),
     ("`loss_parallel()`, `implicit_replication()`",
      "around a compiled call: guarded. Inside of one: the graph breaks there, and the block runs as in eager (torch.compile "
      "raises an error at the first)"),
     ("functional collectives", "in the graph"),
     ("`all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `all_to_all_single` and their tensor forms",
-     "in the graph where `async_op=False` and the tensors are plain, contiguous and need no gradient; other calls break it"),
+     "in the graph where `async_op=False` and the tensors are plain, contiguous and need no gradient, also in `forward` "
+     "and `backward` of a `torch.autograd.Function`; other calls break it, of which torch.compile takes two: in "
+     "`_coalescing_manager()`, and of tensors that are not contiguous"),
     ("other collectives, `barrier`, `send`, `recv`, objects", "the graph breaks; they run as in eager"),
-    ("context parallel, pipeline stages", "untried"),
+    ("pipeline stages (`torch.distributed.pipelining`, GPipe and 1F1B)", "one graph a stage"),
+    ("context parallel", "untried: torch's own has no kernel for CPUs"),
     ("`torch.distributed.checkpoint`", "names and values are those of the model that is not compiled"),
     ("torchrun, `torch.multiprocessing.spawn`", "tried, also under `python -m fxjit run`"),
     ("accelerate 1.15, Lightning 2.6 (`strategy=\"ddp\"`)",
@@ -213,7 +226,8 @@ SEVERAL_PROCESSES = (
     ("`set_enable_guard_collectives`",
      "no: each rank decides by its own guards, and collectives are made in the program's order: ranks that compile at other "
      "times wait for each other, and no longer than their group's time"),
-    ("gloo on one machine, 2 ranks", "all of the above was tried with it"),
+    ("gloo on one machine, 2 ranks", "all of the above was tried with it; with 4, some programs of DistributedDataParallel, "
+     "of FSDP1, and of FSDP2 on meshes of one and of two dimensions"),
     ("NCCL, several machines, more ranks",
      "untried; the collectives of a graph are torch's operators, which choose the backend"),
 )

@@ -176,6 +176,26 @@ def test_no_sync_and_uneven_inputs(ranks):
     ranks(accumulate_both)
 
 
+def delay_the_reduction() -> int:
+    """Gradients of two layers are reduced when that of the first layer's weight is there, the last in eager's backward."""
+    net = layers()
+    expected_net = copy.deepcopy(net)
+
+    def wrapped(net: nn.Module) -> DistributedDataParallel:
+        named = dict(net.named_parameters())
+        delayed = [(name, parameter) for name, parameter in named.items() if name.startswith(("1.", "2."))]
+        return DistributedDataParallel(net, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=named["0.0.weight"])
+
+    found, expected = wrapped(net), wrapped(expected_net)
+    torch.testing.assert_close(steps_of(fxjit.compile(found, backend="aot_eager"), net, inputs_of_this_rank),
+                               steps_of(expected, expected_net, inputs_of_this_rank))
+    return fxjit.counters["run_as_captured"]["delayed-reduction"]
+
+
+def test_delayed_reductions_find_the_gradients_that_they_reduce(ranks):
+    assert all(count > 0 for count in ranks(delay_the_reduction))
+
+
 def order_of_reductions(backend: str, optimize: bool) -> list[str]:
     """What runs after what in one backward: nodes of the graph, and reductions of buckets."""
     model: Any = DistributedDataParallel(layers(), bucket_cap_mb=ONE_LAYER)

@@ -150,3 +150,34 @@ def save_and_load(folder: str) -> list[str]:
 def test_checkpoints_have_the_names_of_the_model_that_is_not_compiled(ranks, tmp_path):
     for names in ranks(save_and_load, str(tmp_path)):
         assert names == sorted(Net().state_dict())
+
+
+def first_version(model: Net, **settings: Any) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({type(model.layers[0])}),
+                                    device_id=torch.device("cpu"), **settings)
+
+
+def train_first_version() -> dict[str, int]:
+    """FullyShardedDataParallel around the whole compiled, and around compiled blocks: the graphs of each."""
+    graphs = {}
+    for original in (True, False):
+        expected = losses(first_version(new_net(), use_orig_params=original))
+        for inside in (True, False):
+            fxjit.reset()
+            counter, net = CompileCounterWithBackend("native"), new_net()
+            if inside:
+                replace_blocks(net, lambda each, counter=counter: fxjit.compile(each, backend=counter))
+                model = first_version(net, use_orig_params=original)
+            else:
+                model = fxjit.compile(first_version(net, use_orig_params=original), backend=counter)
+            assert losses(model) == pytest.approx(expected, rel=1e-4), (original, inside)
+            graphs[f"{original} {inside}"] = counter.frame_count
+    return graphs
+
+
+def test_the_first_version_works_with_breaks(ranks):
+    for graphs in ranks(train_first_version, seconds=300):
+        assert min(graphs.values()) >= 1, graphs

@@ -26,6 +26,7 @@ from fxjit.collectives import NotFunctional
 from fxjit.schemas import all_nodes, has_kernel, overloads_of, tensors_of, written
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
+from ..graph.buckets import delays_reductions
 from ..graph.edit import outputs_of
 from ..graph.facts import data_dependent, mutated_inputs, uses_storage_offsets
 from ..graph.layout import byte_range, overlaps_itself
@@ -361,6 +362,9 @@ RULES: tuple[Rule, ...] = (
          "The graph writes to an input whose memory an inner tensor of a wrapper subclass shares."),
     Rule("returns-masked", "captured graph", _returns_masked,
          "The graph gives out the unreduced result of an embedding that is sharded by its rows."),
+    Rule("delayed-reduction", "captured graph", lambda candidate: delays_reductions(),
+         "DistributedDataParallel is to reduce gradients once that of one parameter is there (`param_to_hook_all_reduce`): a "
+         "compiled graph has all of its gradients at once, and autograd takes them in any order."),
     Rule("mutates-other-dtype", "captured graph", _mutates_other_dtype,
          "The graph writes to an input whose memory another input sees as elements of another type."),
     Rule("data-dependent-shape", "AOTAutograd", lambda candidate: isinstance(candidate.error, data_dependent()),

@@ -51,11 +51,7 @@ class Buckets:
     @classmethod
     def active(cls) -> Buckets | None:
         """Those of the module in whose forward the process is; None outside of one, or where no gradient is recorded."""
-        if not config.optimize_ddp or not torch.distributed.is_available() or not torch.is_grad_enabled():
-            return None
-        if not torch_private.is_on("buckets of DistributedDataParallel"):
-            return None
-        module = DistributedDataParallel._get_active_ddp_module()
+        module = _active_module() if config.optimize_ddp else None
         if module is None:
             return None
         later = module.bucket_bytes_cap
@@ -63,6 +59,23 @@ class Buckets:
         first = default if module.bucket_bytes_cap_default else later
         reduced = frozenset(id(each) for each in module._module_parameters if each.requires_grad)
         return cls(reduced, min(first, later), later)
+
+
+def _active_module() -> DistributedDataParallel | None:
+    """The module in whose forward the process is, where a gradient is recorded."""
+    if not torch.distributed.is_available() or not torch.is_grad_enabled():
+        return None
+    if not torch_private.is_on("buckets of DistributedDataParallel"):
+        return None
+    module: DistributedDataParallel | None = DistributedDataParallel._get_active_ddp_module()
+    return module
+
+
+def delays_reductions() -> bool:
+    """Whether the module in whose forward the process is reduces some gradients when that of one parameter is there, for which
+    they have to come first (`delay_all_reduce_named_params`)."""
+    module = _active_module()
+    return module is not None and bool(getattr(module, "_delay_all_reduce_params", ()))
 
 
 def split_by_ddp_bucket(
