@@ -17,6 +17,7 @@ import fxjit
 from fxjit import config
 from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
+from fxjit.errors import ConstraintViolationError
 from fxjit.frontend.entries import skip_reasons
 
 NewProcess = Callable[[str], ModuleType]
@@ -429,6 +430,35 @@ def test_sizes_that_vary_are_found_again(new_process: NewProcess, traces: list[s
             x, y = torch.ones(size, 4), torch.ones(4)
             assert_same(compiled(x, y), module.fn(x, y), rtol=1e-5)
         assert traces == expected
+
+
+def test_what_is_promised_of_sizes_is_checked_by_a_trace(new_process: NewProcess, traces: list[str]) -> None:
+    """A range that does not hold and a marked size that is a constant raise as they do where nothing is stored, though stored
+    entries fit; what holds starts compiled."""
+    text = HEAD + """
+def fn(x):
+    return x * 2 + x.shape[0]
+def fixed(x):
+    return x * 2 if x.shape[0] == 3 else x
+"""
+    for turn in range(2):
+        traces.clear()
+        module = new_process(text)
+        compiled, decides = fxjit.compile(module.fn), fxjit.compile(module.fixed)
+        for rows in (3, 5):
+            x = torch.ones(rows, 2)
+            fxjit.maybe_mark_dynamic(x, 0, min=2, max=10)
+            assert_same(compiled(x), module.fn(x))
+        assert_same(decides(torch.ones(3, 2)), torch.full((3, 2), 2.0))
+        assert ("fn" in traces, "fixed" in traces) == (turn == 0, turn == 0)
+        for name, said in (("fn", "sizes from 6 to any"), ("fixed", "marked dynamic.*constant 3")):
+            module, x = new_process(text), torch.ones(3, 2)
+            if name == "fn":
+                fxjit.maybe_mark_dynamic(x, 0, min=6)
+            else:
+                fxjit.mark_dynamic(x, 0)
+            with pytest.raises(ConstraintViolationError, match=said):
+                fxjit.compile(getattr(module, name))(x)
 
 
 def test_a_second_derivative_and_shared_memory(new_process: NewProcess, traces: list[str]) -> None:

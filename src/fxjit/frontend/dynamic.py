@@ -22,6 +22,7 @@ from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
+from fxjit.guards.tensor_spec import marks
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class ShapePolicy:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
         if self.shape_env is None:
             return self.fake_mode.from_tensor(tensor, static_shapes=True), frozenset()
-        marked = _marks(tensor, "_dynamo_dynamic_indices")
+        marked = marks(tensor, "_dynamo_dynamic_indices")
         context = self._context(tensor, source)
         if is_wrapper(tensor):
             fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
@@ -191,7 +192,7 @@ class ShapePolicy:
     def _context(self, tensor: torch.Tensor, source: Source) -> StatefulSymbolicContext:
         """Which sizes of a tensor, and of the inner tensors of a wrapper, are symbols."""
         dims = self._dims(tensor, source)
-        marked = _marks(tensor, "_dynamo_dynamic_indices")
+        marked = marks(tensor, "_dynamo_dynamic_indices")
         said: dict[str, Any] = {
             "dynamic_sizes": dims,
             "dynamic_strides": self._strides(tensor, source, dims),
@@ -214,7 +215,7 @@ class ShapePolicy:
     def _note_marks(self, tensor: torch.Tensor, fake: torch.Tensor, source: Source, marked: frozenset[int]) -> None:
         for dim in sorted(marked):
             self._marked.append((source.name, dim, tensor.shape[dim], fake.shape[dim]))
-        ranges: Any = _marks(tensor, "_dynamo_dynamic_range")
+        ranges: Any = marks(tensor, "_dynamo_dynamic_range")
         for limits in ranges:
             size = fake.shape[limits.dim]
             expr = size.node.expr if isinstance(size, torch.SymInt) else None
@@ -252,9 +253,9 @@ class ShapePolicy:
         if isinstance(tensor, torch.nn.Parameter) or self.dynamic is False:
             return static
         merged = self.history.merge_sizes(source.name, sizes)
-        forced = _marks(tensor, "_dynamo_dynamic_indices") | _marks(tensor, "_dynamo_weak_dynamic_indices")
-        fixed = _marks(tensor, "_dynamo_static_indices")
-        unbacked = _marks(tensor, "_dynamo_unbacked_indices")
+        forced = marks(tensor, "_dynamo_dynamic_indices") | marks(tensor, "_dynamo_weak_dynamic_indices")
+        fixed = marks(tensor, "_dynamo_static_indices")
+        unbacked = marks(tensor, "_dynamo_unbacked_indices")
         self.unbacked = self.unbacked or bool(unbacked)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
         return [
@@ -393,8 +394,3 @@ def _belongs_to_an_object(source: Source | None) -> bool:
             return True
         source = source.base
     return False
-
-
-def _marks(tensor: torch.Tensor, name: str) -> frozenset[int]:
-    """The dimensions that `mark_dynamic` and its like wrote on the tensor (torch's names, so that both spellings count)."""
-    return frozenset(getattr(tensor, name, None) or ())

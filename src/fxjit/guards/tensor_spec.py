@@ -127,3 +127,8 @@ def _inside(inner: int, outer: int, strides: tuple[int, ...]) -> bool:
     if inner == outer:
         return False
     return strides[inner] < strides[outer] or (strides[inner] == strides[outer] and inner > outer)
+
+
+def marks(tensor: torch.Tensor, name: str) -> frozenset[int]:
+    """The dimensions that `mark_dynamic` and its like wrote on the tensor (torch's names, so that both spellings count)."""
+    return frozenset(getattr(tensor, name, None) or ())

@@ -30,8 +30,9 @@ from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
 from fxjit.guards.constants import same_constant
-from fxjit.guards.kinds import GuardSet
+from fxjit.guards.kinds import GuardSet, TensorIs
 from fxjit.guards.source import Scope
+from fxjit.guards.tensor_spec import marks
 from fxjit.guards.tree import build_tree
 from fxjit.process_state import ResultOf
 from fxjit.reasons import Explained
@@ -221,8 +222,26 @@ def _checked(frame: Frame, packed: dict[str, Any]) -> tuple[GuardSet, _C.GuardTr
     if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
         failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
         raise Changed("a guard does not hold" if failure is None else failure[1].describe())
+    _check_promises(guards, scope)
     _check_results(packed["results"])
     return guards, tree, codes_found(packed["guards"], sources, scope)
+
+
+def _check_promises(guards: GuardSet, scope: Scope) -> None:
+    """A trace checks what the program promised of sizes (`mark_dynamic`, `maybe_mark_dynamic`), and says where that does not
+    hold: a size out of its range, or one that is to vary and is a constant of the entry. Raises Changed. The guards hold."""
+    for guard in guards:
+        if not isinstance(guard, TensorIs):
+            continue
+        tensor = guard.source.fetch(scope)
+        for dim in marks(tensor, "_dynamo_dynamic_indices"):
+            if guard.spec.sizes[dim] not in (None, 0, 1):
+                raise Changed(f"{guard.source.name}.size({dim}) is marked dynamic and a constant of the entry")
+        ranges: Any = marks(tensor, "_dynamo_dynamic_range")
+        for limits in ranges:
+            low, high, size = limits.min, limits.max, tensor.shape[limits.dim]
+            if (low is not None and size < low) or (high is not None and size > high):
+                raise Changed(f"{guard.source.name}.size({limits.dim}) is {size}, out of the range that it was marked with")
 
 
 def _read_skip(options: Any, frame: Frame, stored: Stored) -> None:
