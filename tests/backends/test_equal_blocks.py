@@ -304,6 +304,28 @@ def test_blocks_that_become_different_are_traced_whole(stage: str, monkeypatch: 
     assert_close(short.values, called(build, True, lambda model: model))
 
 
+@pytest.mark.parametrize("how", ["unused", "no gradient"])
+def test_without_a_call_plan_nothing_is_compiled_twice(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def noted(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str, *rest: Any) -> Any:
+        compiled.append(name)
+        return compile_graph(graph, inputs, name, *rest)
+
+    monkeypatch.setattr(trace, "_compile_graph", noted)
+    def call(self: Any, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        unused = self.bias * 2
+        return x if how == "unused" else x + unused.detach().sum()
+
+    compiled: list[str] = []
+    compile_graph = trace._compile_graph
+    monkeypatch.setattr(trace, "_compile_graph", lambda *given: compiled.append(given[2]) or compile_graph(*given))
+    found = called(lambda: Stack(*layers(6), call=call), True, fxjit.compile)
+    assert sorted(compiled) == ["backward", "forward"]
+    assert_close(found, called(lambda: Stack(*layers(6), call=call), True, lambda model: model))
+
+
 def test_another_run_of_the_same_layers_reads_its_own_parameters() -> None:
     """Which input belongs to which block is not mixed up: each layer is scaled by a number of its own."""
     torch.manual_seed(0)

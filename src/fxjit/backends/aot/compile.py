@@ -12,7 +12,7 @@ import torch.fx
 
 from fxjit import logs
 
-from ..graph.facts import crosses_wrappers, mutated_inputs, mutated_without_version
+from ..graph.facts import crosses_wrappers, mutated_inputs, mutated_without_version, needed
 from . import rules
 from .artifacts import plan_call
 from .backend import BackendConfig, CompileResult, StoreEntry
@@ -38,6 +38,8 @@ def compile_anew(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
 
 def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> CompileResult:
     try:
+        if torch.is_grad_enabled() and _has_unused_leaves(gm):
+            raise NotEqual("AOTAutograd's wrapper cuts inputs off that get no gradient")
         result = _planned(gm, example_inputs, backend, shortens=True)
     except NotEqual as difference:
         log.info("all of the graph is traced: %s", difference)
@@ -45,6 +47,13 @@ def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
         if result.plan is not None:
             return result
     return _planned(gm, example_inputs, backend, shortens=False)
+
+
+def _has_unused_leaves(gm: torch.fx.GraphModule) -> bool:
+    """Whether an input that requires a gradient leads to no result: such a graph gets no call plan."""
+    used = needed(gm.graph)
+    return any(node not in used and getattr(node.meta.get("example_value"), "requires_grad", False)
+               for node in gm.graph.find_nodes(op="placeholder"))
 
 
 def _planned(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig, shortens: bool) -> CompileResult:

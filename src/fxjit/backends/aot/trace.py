@@ -16,6 +16,7 @@ from fxjit.counters import timed
 from fxjit.schemas import is_known
 
 from ..graph.blocks import shortened
+from ..graph.edit import outputs_of
 from ..graph.facts import without_checks
 from . import recurrent, rules, torch_patches
 from .artifacts import CompiledArtifacts
@@ -132,6 +133,10 @@ def _partition(backend: BackendConfig, lengthenings: list[Lengthening], states: 
     if lengthenings:
         _lengthen(lengthenings, joint, states, gradients=True)
         keywords["static_lifetime_input_indices"] = states[-1].fw_metadata.static_input_indices
+        infos = states[-1].fw_metadata.input_info
+        gradients = outputs_of(joint.graph)[-len(infos):]
+        if any(value is None and info.requires_grad for value, info in zip(gradients, infos, strict=True)):
+            raise NotEqual("an input without a gradient")  # there will be no call plan, and the callable is needed
     hold_opaque_outputs(joint)
     select_gradients_of_extremes(joint)
     backend.joint_passes(joint)
