@@ -6,11 +6,14 @@ A dict or set keeps the key that was put in first, whichever equal one it is ask
 from __future__ import annotations
 
 import collections
+import dataclasses
+import decimal
 import enum
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.differential import assert_same_as_eager
@@ -190,6 +193,103 @@ def test_nans_in_containers_that_are_given():
 
     pairs = itertools.product((NAN, OTHER_NAN, 2.0), repeat=2)
     assert_calls_agree(program, *(lambda a=a, b=b: ([a], b) for a, b in pairs))
+
+
+def compared(x, a, b):
+    """What containers make of two constants that they hold."""
+    return (
+        x, a in (b,), (a, 1) == (b, 1), (a,) != (b,), slice(1, a) == slice(1, b), Pair(a, 1) == Pair(b, 1), ((a,),) == ((b,),),
+        frozenset([a]) == frozenset([b]), {a} & {b} == set(), {a: 1} == {b: 1}, {b: 1}.get(a), [a].count(b), hash(a) == hash(b),
+        hash((a,)) == hash((b,)), sorted([(a, 2), (b, 1)])[0][1], min((a, 2), (b, 1))[1],
+    )  # fmt: skip
+
+
+Pair = collections.namedtuple("Pair", "first second")
+#: Each makes a NaN, one object at each call.
+NANS = {
+    "float": lambda: float("nan"),
+    "float64": lambda: np.float64("nan"),
+    "float32": lambda: np.float32("nan"),
+    "tuple": lambda: (float("nan"),),
+}
+
+
+@pytest.mark.parametrize("one_first", [False, True], ids=["two, then one", "one, then two"])
+@pytest.mark.parametrize("kind", NANS)
+def test_nans_are_the_objects_that_they_are(kind: str, one_first: bool):
+    a, b = NANS[kind](), NANS[kind]()
+    one, two = (lambda: (a, a)), (lambda: (a, b))
+    assert_calls_agree(compared, *((one, two) if one_first else (two, one)))
+
+
+def test_what_a_comparison_of_constants_raises_is_raised():
+    def program(x, a, b):
+        try:
+            return x, sorted([a, b])
+        except (decimal.InvalidOperation, TypeError) as error:
+            return x, type(error).__name__
+
+    assert_calls_agree(program, lambda: (decimal.Decimal("nan"), decimal.Decimal(1)), lambda: (1j, 2j))
+
+
+# -- objects with an equality of their own -------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: int = 0
+
+
+class Near:
+    """Equal to what is near: not transitive, and equal hashes say nothing."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Near) and abs(self.number - other.number) < 2
+
+    def __hash__(self) -> int:
+        return 7
+
+
+class Never(Near):
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = Near.__hash__
+
+
+def made_sets(x, a, b):
+    return (
+        x, len({a} & {b}), len({a} | {b}), len({a} - {b}), len({a} ^ {b}), {a} == {b}, {a} <= {b}, {a}.isdisjoint({b}),
+        frozenset([a]) == frozenset([b]), len({frozenset([a]), frozenset([b])}), (a, 1) in {(b, 1)}, {(a, 1): 3}.get((b, 1)),
+        len({(a,), (b,)}), {a: 1} == {b: 1}, {a: 1}.keys() & {b: 1}.keys() == set(), {a: 1}.items() == {b: 1}.items(),
+        list(({a: 1} | {b: 2}).values()), len({a}.symmetric_difference([b])), {a}.issubset([b]),
+    )  # fmt: skip
+
+
+def given_sets(x, a, b):
+    s, t, d, e = a[0], b[0], a[1], b[1]
+    return x, len(s & t), len(s | t), s == t, s <= t, s.isdisjoint(t), d == e, d.keys() == e.keys(), len(d | e)
+
+
+@pytest.mark.parametrize("kind", [Point, Near, Never])
+@pytest.mark.parametrize("program", [made_sets, given_sets], ids=lambda program: program.__name__)
+def test_sets_call_the_equality_of_their_elements(program: Callable[..., Any], kind: Callable[[int], Any]):
+    objects = [kind(number) for number in (1, 2, 3, 1)]
+
+    def call(i: int, j: int) -> Callable[[], tuple[Any, ...]]:
+        if program is made_sets:
+            return lambda: (objects[i], objects[j])
+        return lambda: (({objects[i]}, {objects[i]: 1}), ({objects[j]}, {objects[j]: 1}))
+
+    fxjit.reset()
+    for order in ([(0, 1), (0, 0), (0, 3), (3, 0)], [(0, 0), (0, 2), (1, 0)], [(0, 3), (0, 2)]):
+        compiled = fxjit.compile(program, backend="eager")
+        for i, j in order * 2:
+            assert compiled(torch.ones(1), *call(i, j)()) == program(torch.ones(1), *call(i, j)()), (i, j)
 
 
 # -- the order of sets ---------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ class Effects:
 
     def __init__(self) -> None:
         self._attrs: dict[Value, dict[str, Value | None]] = {}
+        #: Objects that share their instance dict with another one.
+        self._sharing: dict[Value, Value] = {}
         self._log: list[Effect] = []
         self._restored: set[Value] = set()
         self._confined_since: int | None = None
@@ -70,13 +72,21 @@ class Effects:
 
     def is_written(self, value: Value) -> bool:
         """Whether its state or one of its attributes is."""
-        return value in self._restored or value in self._attrs
+        return value in self._restored or self.owner(value) in self._attrs
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
         self._log_change(obj)
-        self._attrs.setdefault(obj, {})[name] = value
+        self._attrs.setdefault(self.owner(obj), {})[name] = value
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
+
+    def share_attrs(self, obj: Value, owner: Value) -> None:
+        """Attributes of `obj` are those of `owner`."""
+        self._sharing[obj] = owner
+
+    def owner(self, obj: Value) -> Value:
+        """The object that stands for all whose instance dict is that of `obj`."""
+        return self._sharing.get(obj, obj) if self._sharing else obj
 
     def _log_change(self, value: Value, undo_check: Callable[[], Callable[[], bool]] | None = None) -> None:
         if self._confined_since is None or value in self._undo_checks:
@@ -108,7 +118,7 @@ class Effects:
         return True
 
     def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
-        stored = self._attrs.get(obj)
+        stored = self._attrs.get(self.owner(obj))
         if stored is None or name not in stored:
             return None
         value = stored[name]
@@ -117,7 +127,7 @@ class Effects:
         return value.realize() if isinstance(value, Lazy) else value
 
     def stored_attrs(self, obj: Value) -> Mapping[str, Value | None]:
-        return self._attrs.get(obj, {})
+        return self._attrs.get(self.owner(obj), {})
 
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         self._log.append(CallLater(fn, tuple(args)))
@@ -143,8 +153,9 @@ class Effects:
         replaced: set[int] = set()
         for index, effect in enumerate(self._log):
             if isinstance(effect, StoreAttr):
-                replaced.add(last.get((effect.obj, effect.name), -1))
-                last[effect.obj, effect.name] = index
+                place = (self.owner(effect.obj), effect.name)
+                replaced.add(last.get(place, -1))
+                last[place] = index
             elif isinstance(effect, CallLater):
                 last.clear()
         return tuple(effect for index, effect in enumerate(self._log) if index not in replaced)

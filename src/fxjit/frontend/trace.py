@@ -14,7 +14,7 @@ import operator
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeGuard
 
@@ -26,8 +26,8 @@ from fxjit import config, process_state, torch_private
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
+from fxjit.frontend import kept_apart, writes
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
-from fxjit.frontend import writes
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
@@ -53,7 +53,6 @@ from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
-from fxjit.frontend.values.keys import IDENTITY_KEYS
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.subclasses import as_base_tensor
@@ -65,7 +64,7 @@ from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wra
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source, mro_of
+from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
@@ -617,11 +616,7 @@ class Trace:
                 block.manager.leave(self)  # type: ignore[attr-defined]  # contexts.py's managers, see ManagerValue
             self.builder.mark_observed(end.reason.context.get("observed", ()))
         contexts.leave_state(self, self._grad_mode_before)
-        self._keep_apart(self._input_tensors)
-        keys: dict[Any, Any] = self._scratch.get(IDENTITY_KEYS, {})
-        inputs = set(self._input_tensors)
-        self._keep_apart(source for source in keys if source not in inputs)
-        self._guard_what_was_written()
+        kept_apart.guard(self.guards, self.effects, self._by_id.values(), self._input_tensors, self._scratch)
         if self._has_wrappers and (dispatch := process_state.distributed_dispatch()) is not None:
             self.guards.add(AmbientIs("distributed_dispatch", dispatch))
         self._forget_masks()
@@ -647,26 +642,6 @@ class Trace:
             restart=None if fixed else self.speculation.restart(self.builder.graph),
             rng_steps=self.rng_steps,
         )
-
-    def _guard_what_was_written(self) -> None:
-        """A write to one object was not seen in another: those that were written stay apart from others of their type, however
-        they are reached."""
-        found: dict[type, list[Source]] = {}
-        written: set[type] = set()
-        for value, obj in self._by_id.values():
-            if value.source is None or torch.Tensor in mro_of(type(obj)):
-                continue
-            found.setdefault(type(obj), []).append(value.source)
-            if self.effects.is_written(value):
-                written.add(type(obj))
-        for cls in written:
-            self._keep_apart(found[cls])
-
-    def _keep_apart(self, sources: Iterable[Source]) -> None:
-        """Of which no two are one object, in this call and in those to come."""
-        sources = tuple(sources)
-        if len(sources) > 1:
-            self.guards.add(NotSameObject(sources))
 
     def _forget_masks(self) -> None:
         if self._has_wrappers:

@@ -45,6 +45,12 @@ class EffectLog(Protocol):
     def stored_attrs(self, obj: Value) -> Mapping[str, Value | None]:
         """All pending writes on `obj` (None: deleted), in the order of the first write."""
 
+    def share_attrs(self, obj: Value, owner: Value) -> None:
+        """Attributes of `obj` are those of `owner`."""
+
+    def owner(self, obj: Value) -> Value:
+        """The object that stands for all whose instance dict is that of `obj`."""
+
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
 

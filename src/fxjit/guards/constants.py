@@ -11,6 +11,7 @@ import struct
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 
 #: Compared by `==` after the exact type: immutable, without surprises in `__eq__`, and not unique objects.
@@ -62,7 +63,11 @@ def is_plain_key(value: Any) -> bool:
 def holds_nan(value: Any) -> bool:
     """Whether a constant is a NaN, or holds one."""
     cls = type(value)
-    return any(map(holds_nan, value)) if cls in (tuple, frozenset) else cls in (float, complex) and value != value
+    if cls is slice:
+        value = (value.start, value.stop, value.step)
+    if cls is slice or issubclass(cls, (tuple, frozenset)):
+        return any(map(holds_nan, value))
+    return (cls in (float, complex) or issubclass(cls, np.inexact)) and bool(value != value)
 
 
 def constant_key(value: Any) -> Hashable:

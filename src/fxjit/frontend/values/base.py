@@ -198,6 +198,7 @@ class Value:
 
     def tp_hash(self, t: Tracer) -> Value:
         if self.is_constant():
+            guard_nan_identity(t, self)
             try:
                 return t.make(hash(self.as_constant()))
             except TypeError as error:
@@ -269,6 +270,8 @@ def callable_type(cls: type) -> bool:
     return any("__call__" in vars(base) for base in cls.__mro__)
 
 
+#: Guards which objects the NaNs in a constant are (keys.py).
+guard_nan_identity: Final[ExtensionPoint[[Tracer, Value], None]] = ExtensionPoint("guard_nan_identity")
 #: The generic attribute lookup (protocol.py).
 attribute_of_type: Final[ExtensionPoint[[Tracer, Value, str], Value]] = ExtensionPoint("attribute_of_type")
 

@@ -17,7 +17,8 @@ import torch
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NotConstant, Value
+from fxjit.frontend.values.base import NotConstant, Value, guard_nan_identity
+from fxjit.frontend.values.ranges import SliceValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.traits import GuardedOperators, Indistinct
 from fxjit.guards.constants import holds_nan
@@ -44,18 +45,24 @@ class IdentityKey:
 
 
 class QueriedKey:
-    """An object with a hash and an equality of its own. Kept apart by identity: `key_of` looks for an equal one among its
-    like; whether it is equal to a key of another kind with the same hash, is known only at run time."""
+    """An object with a hash and an equality of its own, which is traced whenever a container compares the key with another
+    one of its hash: just when CPython would call it. Whether it is equal to a key of another kind with the same hash, is known
+    only at run time."""
 
-    __slots__ = ("known_hash", "value")
+    __slots__ = ("_t", "known_hash", "value")
 
-    def __init__(self, value: Value, known_hash: int) -> None:
+    def __init__(self, t: Tracer, value: Value, known_hash: int) -> None:
+        self._t = t
         self.value = value
         self.known_hash = known_hash
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, QueriedKey) or hash(other) != self.known_hash:
-            return isinstance(other, QueriedKey) and other.value is self.value
+        if other is self:
+            return True
+        if hash(other) != self.known_hash:
+            return False
+        if isinstance(other, QueriedKey):
+            return protocol.equal(self._t, self.value, other.value)
         raise NotConstant(self.value)
 
     def __hash__(self) -> int:
@@ -102,7 +109,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     base = getattr(value, "base", None)
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
-    return _queried(t, value, among)
+    return _queried(t, value)
 
 
 class _NoKey:
@@ -130,12 +137,16 @@ _PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
 _MOST_COMPARED: Final = 16
 
 
-def guard_nan_identity(t: Tracer, value: Value) -> None:
+@guard_nan_identity.provide
+def _guard_nan_identity(t: Tracer, value: Value) -> None:
     """A NaN is found only as the object that it is, of which the guard on its value says nothing."""
     if holds_nan(value.as_constant()):
         if isinstance(value, TupleValue):
             for item in value.realized():
                 guard_nan_identity(t, item)
+        elif isinstance(value, SliceValue):
+            for part in value.parts():
+                guard_nan_identity(t, part)
         elif value.source is not None:
             t.guard(IdIs(value.source, value.as_constant()))
 
@@ -163,7 +174,7 @@ def _holds_int(key: HashKey) -> bool:
     return any(map(_holds_int, key)) if isinstance(key, tuple) else isinstance(key, int)
 
 
-def _queried(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
+def _queried(t: Tracer, value: Value) -> HashKey:
     elements = getattr(value, "elements", None)
     if value.pytype() is frozenset and isinstance(elements, Mapping):
         return frozenset(elements)
@@ -173,12 +184,7 @@ def _queried(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     found = protocol.hash_(t, value)
     if not found.is_constant():
         t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
-    known: int = found.as_constant()
-    for key in among:
-        if isinstance(key, QueriedKey) and key.known_hash == known:
-            if key.value is value or protocol.equal(t, key.value, value):
-                return key
-    return QueriedKey(value, known)
+    return QueriedKey(t, value, found.as_constant())
 
 
 def has_known_hash(key: HashKey) -> bool:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol, set_history
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values import instance_dicts, protocol, set_history
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented, guard_nan_identity
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
-from fxjit.frontend.values.keys import HashKey, compared_by_c, guard_nan_identity, key_of, key_to_find
+from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of, key_to_find
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_part
@@ -79,6 +79,10 @@ class DictValue(Undoable, Places):
 
     def pytype(self) -> type:
         return self.cls
+
+    def met_keys(self) -> set[HashKey]:
+        """The keys that the trace looked for or wrote."""
+        return {*self._items, *self._changed, *self._removed}
 
     # -- keys and entries ----------------------------------------------------------------------------------------
 
@@ -725,7 +729,8 @@ def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     if globals_ is not None and globals_.written:
         t.guard(IdIs(source, obj))
         return globals_
-    return DictValue.around(t, obj, source)
+    of_instance = instance_dicts.meet_dict(t, obj, source)
+    return DictValue.around(t, obj, source) if of_instance is None else of_instance
 
 
 @wraps(collections.defaultdict)

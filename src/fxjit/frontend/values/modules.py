@@ -17,7 +17,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fxjit import torch_private
 from fxjit.errors import RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values import descriptors, instance_dicts, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.objects import INSTANCES, UserObjectValue, instance_namespace
@@ -191,7 +191,9 @@ def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
         t.guard(TypeIs(source, type(obj)))
         return UntraceableValue(obj, source, "value-unknown-type", value=source.name, type=type(obj).__name__)
     t.guard(TypeIs(source, type(obj)))
-    return ModuleValue(type(obj), source, obj)
+    made = ModuleValue(type(obj), source, obj)
+    instance_dicts.meet(t, made, instance_namespace(obj))
+    return made
 
 
 # -- lazy modules -------------------------------------------------------------------------------------------------

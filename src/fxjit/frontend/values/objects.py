@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, overrides, protocol
+from fxjit.frontend.values import descriptors, instance_dicts, overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.extension import ClassRegistry
@@ -66,6 +66,18 @@ class UserObjectValue(ObjectMethods):
 
     def class_value(self, t: Tracer) -> Value:
         return t.make(self.cls)
+
+    def namespace(self) -> dict[str, Any] | None:
+        """The instance dict of the real object."""
+        return instance_namespace(self.obj)
+
+    def instance_dict(self, t: Tracer) -> Value:
+        """`obj.__dict__`, one value for all objects that share it."""
+        owner = t.effects.owner(self)
+        assert isinstance(owner, UserObjectValue)
+        if owner._namespace is None:
+            owner._namespace = InstanceDictValue(t, owner, owner.source)
+        return owner._namespace
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
@@ -147,9 +159,7 @@ class UserObjectValue(ObjectMethods):
 
     def _read_data_descriptor(self, t: Tracer, raw: Any, owner: type, name: str) -> Value:
         if name == "__dict__":
-            if self._namespace is None:
-                self._namespace = InstanceDictValue(t, self, self.source)
-            return self._namespace
+            return self.instance_dict(t)
         if isinstance(raw, types.MemberDescriptorType):
             found = self._slot(t, raw, name)
             if found is None:
@@ -195,6 +205,7 @@ class UserObjectValue(ObjectMethods):
             return None
         if self._is_looked_up_in_c(t):
             return self._of_c_lookup(t, name)
+        instance_dicts.look_at(t, self, name)
         namespace = instance_namespace(self.obj)
         if namespace is None:
             return None
@@ -582,8 +593,13 @@ class InstanceDictValue(DictValue):
         return {name: value for name, value in written.items()
                 if not isinstance(protocol.type_lookup(self.owner.cls, name), slots)}
 
+    def _look_at(self, name: str | None) -> None:
+        if isinstance(self.owner, UserObjectValue):
+            instance_dicts.look_at(self._t, self.owner, name)
+
     @property
     def items(self) -> dict[HashKey, tuple[Value, Value]]:
+        self._look_at(None)
         items = super().items
         for name, value in self._written().items():
             if value is None:
@@ -594,6 +610,7 @@ class InstanceDictValue(DictValue):
 
     def find(self, t: Tracer, key: Value) -> tuple[Value, Value] | None:
         name = key.as_constant() if key.is_constant() else None
+        self._look_at(name if isinstance(name, str) else None)
         written = self._written()
         if isinstance(name, str) and name in written:
             value = written[name]
@@ -647,7 +664,9 @@ def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
         t.guard(IdIs(source, obj))
         return UserObjectValue(type(obj), source, obj, t.make(_EXACT[base_type](obj)))
     base = None if base_type is None else wrap_as_base(t, obj, source)
-    return UserObjectValue(type(obj), source, obj, base)
+    made = UserObjectValue(type(obj), source, obj, base)
+    instance_dicts.meet(t, made, instance_namespace(obj))
+    return made
 
 
 def _receiver(t: Tracer, name: str, args: Sequence[Value], count: int) -> Sequence[Value]:

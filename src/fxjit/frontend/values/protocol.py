@@ -14,10 +14,11 @@ from typing import Any, Final, Literal
 
 from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Value, attribute_of_type
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Value, attribute_of_type, guard_nan_identity
 from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.traits import Alternatives, AttributeErrorValue, GuardedOperators, Indistinct
+from fxjit.guards.constants import holds_nan
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
 from fxjit.guards.source import ConstSource, Source, mro_of, namespace_of
 
@@ -187,6 +188,8 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
         for value in (a, b):
             if isinstance(value, GuardedOperators):
                 value.guard_operators(t, COMPARE_METHODS[op])
+        if issubclass(a.pytype(), CONTAINERS) and issubclass(b.pytype(), CONTAINERS):
+            guard_equal_items(t, (a, b))
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
     either = _applied(t, COMPARE[op], a, b)
     if either is not None:
@@ -208,6 +211,18 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
         t.raise_(TypeError, f"'{op}' not supported between instances of '{left.__name__}' and '{right.__name__}'")
     assert isinstance(result, Value)
     return result
+
+
+#: Types of constants that compare what they hold by identity first.
+CONTAINERS: Final = (tuple, frozenset, slice)
+
+
+def guard_equal_items(t: Tracer, constants: Sequence[Value]) -> None:
+    """Of constants that a container takes for equal where they are one object, only NaNs are not equal anyway."""
+    unequal = [each for each in constants if holds_nan(each.as_constant())]
+    if len(unequal) > 1:
+        for each in unequal:
+            guard_nan_identity(t, each)
 
 
 def is_(t: Tracer, a: Value, b: Value) -> bool:
@@ -442,6 +457,8 @@ def contains(t: Tracer, container: Value, item: Value) -> bool:
     """`item in container`."""
     container = container.realize()
     if container.is_constant() and item.is_constant():
+        if issubclass(container.pytype(), CONTAINERS):
+            guard_equal_items(t, (container, item))
         return bool(fold(t, operator.contains, container.as_constant(), item.as_constant()).as_constant())
     answer = container.sq_contains(t, item)
     if answer is not NOT_IMPLEMENTED:

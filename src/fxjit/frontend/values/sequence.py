@@ -682,6 +682,7 @@ def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool)
     order = list(range(len(items)))
     try:
         if all(k.is_constant() for k in keys):
+            protocol.guard_equal_items(t, keys)
             _sort_constants(t, order, [k.as_constant() for k in keys], reverse)
         else:
             order.sort(key=_traced_order(t, keys).__getitem__, reverse=reverse)
@@ -692,8 +693,8 @@ def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool)
 def _sort_constants(t: Tracer, order: list[int], keys: list[Any], reverse: bool) -> None:
     try:
         order.sort(key=keys.__getitem__, reverse=reverse)
-    except TypeError as error:
-        t.raise_(TypeError, *error.args)
+    except Exception as error:  # constants compare by pure functions: the program raises the same
+        t.raise_(type(error), *error.args)
 
 
 def _traced_order(t: Tracer, keys: list[Value]) -> list[Any]:
