@@ -1,5 +1,6 @@
 """Blocks of `torch.inference_mode` inside what is compiled: values, which tensors are inference tensors, views, writes."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -91,3 +92,26 @@ def test_what_is_beside_a_block_has_its_gradient(backend):
     for run, weight in zip((around, fxjit.compile(around, backend=backend)), weights, strict=True):
         run(torch.arange(6.0).reshape(2, 3), weight)[2].backward()
     assert weights[1].grad.tolist() == weights[0].grad.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("made_inside", [False, True], ids=["made outside", "made inside"])
+def test_a_block_within_the_callers_inference_mode(made_inside, backend):
+    """What lies beside the block is in the caller's mode: it may write to inference tensors."""
+
+    def program(x, array):
+        with torch.inference_mode():
+            x[0].mul_(0.5)
+        array += 1
+        x.add_(1)
+        return x * 2, array
+
+    def run(function):
+        with torch.inference_mode(made_inside):
+            x = torch.arange(6.0).view(3, 2)
+        with torch.inference_mode():
+            result, array = function(x, np.ones(3))
+        return result.tolist(), array.tolist(), x.tolist(), x.is_inference(), result.is_inference()
+
+    fxjit.reset()
+    assert run(fxjit.compile(program, backend=backend)) == run(program)

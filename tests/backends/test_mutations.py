@@ -156,3 +156,40 @@ def test_methods(name: str) -> None:
 def test_most_methods_are_tested() -> None:
     untested = {name for name in in_place_methods() if form_of(name) is None}
     assert len(untested) < 20, untested
+
+
+#: Two tensors over the memory of a third one.
+SHARED: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "detached second": lambda t: (t, t.detach()),
+    "detached first": lambda t: (t.detach(), t),
+    "data": lambda t: (t.data, t),
+    "slices": lambda t: (t[1:], t[:3]),
+    "of other type": lambda t: (t, t.view(torch.int32)),
+    "apart": lambda t: (t, torch.ones(4)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("pair", SHARED)
+def test_writes_to_shared_memory_are_counted(pair: str, backend: str) -> None:
+    """A backward that saved the memory is refused, as in eager, where the write counts for it."""
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b * 2
+
+    def run(function: Callable[..., torch.Tensor]) -> tuple[Any, ...]:
+        weight, t = torch.ones(4, requires_grad=True), torch.ones(4)
+        a, b = SHARED[pair](t)
+        loss = (weight * t).sum()
+        given = a._version, b._version
+        result = function(a, b)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            refused = "modified by an inplace operation" in str(error)
+        else:
+            refused = False
+        return result.tolist(), t.tolist(), refused, a._version > given[0], b._version > given[1]
+
+    assert run(fxjit.compile(program, backend=backend)) == run(program)

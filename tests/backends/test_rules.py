@@ -103,6 +103,11 @@ def write_to_first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * y
 
 
+def with_its_detached(base: torch.Tensor) -> list[torch.Tensor]:
+    view = base.view(2, 4)
+    return [view[0], view.detach()[0]]
+
+
 def write_to_strided_view(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     y.t().as_strided((2, 2), (2, 1)).t()[0].add_(1)
@@ -158,6 +163,7 @@ PROGRAMS: dict[str, Program] = {
     "mutates-saved-activation": Program(written_after_it_was_saved, lambda: [leaf(3)]),
     "sparse-gradients": Program(two_lookups, lambda: [torch.arange(6), torch.arange(6) + 1], {"dynamic": True}),
     "untracked-base": Program(write_to_first, lambda: parts(torch.rand(8)), {"dynamic": True}),
+    "mixed-bases": Program(write_to_first, lambda: with_its_detached(torch.rand(8))),
     "view-of-as-strided": Program(write_to_strided_view, lambda: [torch.rand(4, 2)]),
     "mutates-overlapping": Program(write_to_windows, lambda: [torch.rand(4)]),
     "mutates-other-dtype": Program(write_to_first, lambda: [*seen_as(torch.rand(8), torch.int32)]),

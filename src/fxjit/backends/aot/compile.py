@@ -11,8 +11,9 @@ import torch
 import torch.fx
 
 from fxjit import logs
+from fxjit.tensor_wrappers import is_wrapper
 
-from ..graph.facts import crosses_wrappers, mutated_inputs, mutated_without_version, needed
+from ..graph.facts import changed_versions, crosses_wrappers, mutated_inputs, mutated_without_version, needed
 from . import rules
 from .artifacts import plan_call
 from .backend import BackendConfig, CompileResult, StoreEntry
@@ -71,4 +72,9 @@ def _planned(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
     rules.check("call plan", replace(candidate, plan=plan))
     if plan is not None:
         return CompileResult(artifacts.graphs, plan)
-    return CompileResult(artifacts.graphs, None, call, VersionCounterEffects(preserved, (), reshaped_inputs(artifacts.meta)))
+    reshaped = reshaped_inputs(artifacts.meta)
+    # AOTAutograd counts no write to memory that inputs share without being views of one another.
+    mutated = () if any(map(is_wrapper, example_inputs)) else mutated_inputs(gm)
+    counted = changed_versions(gm, example_inputs) if mutated else ()
+    bumped = tuple(index for index in mutated if index in counted and index not in (*preserved, *reshaped))
+    return CompileResult(artifacts.graphs, None, call, VersionCounterEffects(preserved, bumped, reshaped))

@@ -266,8 +266,9 @@ def _cannot_desugar(candidate: Candidate) -> bool:
 
 
 def _raised(*texts: str) -> Callable[[Candidate], bool]:
-    """Whether AOTAutograd raised a RuntimeError that says so, in the words of one release or of another."""
-    return lambda candidate: isinstance(candidate.error, RuntimeError) and any(text in str(candidate.error) for text in texts)
+    """Whether AOTAutograd raised an error that says so, in the words of one release or of another."""
+    kinds = (RuntimeError, AssertionError)
+    return lambda candidate: isinstance(candidate.error, kinds) and any(text in str(candidate.error) for text in texts)
 
 
 def _refused_by_operator(candidate: Candidate) -> bool:
@@ -386,6 +387,9 @@ RULES: tuple[Rule, ...] = (
          "The derivative adds sparse gradients of symbolic sizes."),
     Rule("untracked-base", "AOTAutograd", _raised("is not tracked with proxy"),
          "The graph writes to inputs of symbolic sizes that share storage with each other, and whose base is no input."),
+    Rule("mixed-bases", "AOTAutograd", _raised("aot_autograd() does not yet handle"),
+         "The graph writes to one of several inputs that share storage and are no views of each other to autograd: one is a "
+         "view, and another, made by `detach` or `.data`, is none."),
     Rule("view-of-as-strided", "AOTAutograd", _raised("as_strided() is non-compositional"),
          "The graph writes to a view of a view that `as_strided` made."),
     Rule("mutates-overlapping", "AOTAutograd", _raised("being mutated that has internal overlap"),

@@ -207,7 +207,7 @@ def mutated_without_version(gm: torch.fx.GraphModule, example_inputs: Sequence[A
         statistics = {each for node in silent for each in updated_statistics(node)}
         placeholders = gm.graph.find_nodes(op="placeholder")
         return tuple(index for index in mutated if placeholders[index] in statistics)
-    changed = _changed_versions(gm, example_inputs)
+    changed = changed_versions(gm, example_inputs)
     return tuple(index for index in mutated if index not in changed)
 
 
@@ -223,11 +223,11 @@ def _updates_inputs_alone(node: Node) -> bool:
         each.op == "placeholder" and all(each in updated_statistics(user) for user in each.users) for each in statistics)
 
 
-def _changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> set[int]:
+def changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> set[int]:
     """The inputs whose version a run of the graph changes, by a run over fake tensors; all, where that cannot be done."""
     fakes = [each for each in example_inputs if isinstance(each, FakeTensor)]
     mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, torch.no_grad():
+    with torch.inference_mode(False), mode, torch.no_grad():  # inference tensors count no writes
         inputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in example_inputs]
         before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
         try:

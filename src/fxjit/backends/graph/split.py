@@ -306,7 +306,8 @@ class _Block:
 
 def _inference_blocks(gm: torch.fx.GraphModule) -> list[_Block]:
     """The graph in blocks. Raises CannotSplit where one is left in another order than managers are, or turns the mode off."""
-    blocks = [_Block(False)]
+    outside = torch.is_inference_mode_enabled()
+    blocks = [_Block(outside)]
     open_blocks: list[torch.fx.Node] = []
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
@@ -321,8 +322,9 @@ def _inference_blocks(gm: torch.fx.GraphModule) -> list[_Block]:
         elif open_blocks and node.target is torch._C._set_grad_enabled:
             continue  # changes nothing in there: no operator is recorded
         else:
-            if blocks[-1].inference != bool(open_blocks):
-                blocks.append(_Block(bool(open_blocks)))
+            inference = outside or bool(open_blocks)
+            if blocks[-1].inference != inference:
+                blocks.append(_Block(inference))
             blocks[-1].nodes.append(node)
     if open_blocks:
         raise CannotSplit

@@ -75,7 +75,9 @@ def bumping_once(call: Callable[..., Any], places: tuple[int, ...]) -> Callable[
         inputs = [args[index] for index in places if not args[index].is_inference()]
         before = [each._version for each in inputs]
         outputs = call(*args)
-        count([each for each, version in zip(inputs, before, strict=True) if each._version == version])
+        for each, version in zip(inputs, before, strict=True):
+            if each._version == version:  # inputs may share a counter
+                count([each])
         return outputs
 
     return run

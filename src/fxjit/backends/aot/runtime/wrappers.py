@@ -154,7 +154,8 @@ def bump_versions(call: Call, context: CallContext) -> Call:
     bumped = context.versions.bumped
     if not bumped:
         return call
-    return version_counters.bumping(call, bumped) if context.by_kernels else version_counters.bumping_once(call, bumped)
+    counts_none = context.by_kernels and context.plan is not None
+    return version_counters.bumping(call, bumped) if counts_none else version_counters.bumping_once(call, bumped)
 
 
 def bump_reshaped_versions(call: Call, context: CallContext) -> Call:
