@@ -511,3 +511,23 @@ def test_views_of_inputs_that_meet_lie_where_eager_has_them(fn: Callable[..., An
             result.fill_(7)
             expected.fill_(7)
             assert torch.equal(mine, theirs), name
+
+
+BASES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "of a flat view": lambda x: (x * 2).view(-1)._base.shape,
+    "is the intermediate": lambda x: (lambda z: z.view(-1)._base is z)(x * 2),
+    "of a view of a view": lambda x: x.clone().expand(2, *x.shape)[1]._base is None,
+    "of no view": lambda x: (x * 2)._base is None,
+    "is the input": lambda x: x.view(-1)._base is x,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", BASES)
+def test_the_base_of_a_view_that_the_program_reads(name: str, backend: str) -> None:
+    program = BASES[name]
+    for gradients, recording in ((False, True), (True, True), (True, False)):
+        fxjit.reset()
+        x = torch.ones(2, 3, requires_grad=gradients)
+        with torch.set_grad_enabled(recording):
+            assert fxjit.compile(program, backend=backend)(x) == program(x)

@@ -109,10 +109,10 @@ def _observes_gradients_of_views(candidate: Candidate) -> bool:
     whether the program goes on to ask for the gradient of an output that other outputs are made from: it would not stand
     behind them."""
     gm = candidate.captured
-    if not torch.is_grad_enabled():
-        return False
     if any("observed" in node.meta for node in gm.graph.nodes):
         return True
+    if not torch.is_grad_enabled():
+        return False
     observed = {each.untyped_storage()._cdata for node in gm.graph.nodes for each in _observed_views(node)}
     if not observed:
         return False
@@ -353,7 +353,7 @@ RULES: tuple[Rule, ...] = (
          "lists shares: eager goes through the list one by one."),
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
-         "in a compiled graph it would not stand between them and the input."),
+         "in a compiled graph it would not stand between them and the input. Or it reads the `_base` of an output."),
     Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
          "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
          "not: neither does the view."),

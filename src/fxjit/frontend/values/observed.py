@@ -13,12 +13,19 @@ import torch
 
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import SequenceValue
+from fxjit.frontend.values.tensor_base import GraphTensor
 
 
 def observation(*asked: Value | None) -> dict[str, Any]:
     """More context for the break: the graph's own nodes among the observed tensors."""
     names = tuple(dict.fromkeys(name for value in asked for name in _made_inside(value)))
     return {"observed": names} if names else {}
+
+
+def view(value: GraphTensor) -> dict[str, Any]:
+    """The same where the program reads what a tensor is a view of: a compiled graph's results are views of none of the graph's
+    own tensors."""
+    return {"observed": (value.node.name,)} if value.fake._is_view() and value.node.op != "placeholder" else {}
 
 
 def _made_inside(value: Value | None) -> Iterator[str]:

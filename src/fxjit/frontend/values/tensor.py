@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, overrides, protocol, tensor_index, tensor_methods, wrappers
+from fxjit.frontend.values import descriptors, observed, overrides, protocol, tensor_index, tensor_methods, wrappers
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
@@ -121,7 +121,7 @@ class TensorValue(GraphTensor, SuperLookup):
             return self._read_unguarded(t, name)
         if name in UNREADABLE:
             t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
-                     why="it is known only of a real tensor")
+                     why="it is known only of a real tensor", **(observed.view(self) if name == "_base" else {}))
         found = self._instance_attribute(t, name) if unwritten else None
         if found is not None:
             return found
