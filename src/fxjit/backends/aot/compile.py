@@ -39,7 +39,7 @@ def compile_anew(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
 
 def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> CompileResult:
     try:
-        if torch.is_grad_enabled() and _has_unused_leaves(gm):
+        if torch.is_grad_enabled() and _has_inputs_without_gradient(gm):
             raise NotEqual("AOTAutograd's wrapper cuts inputs off that get no gradient")
         result = _planned(gm, example_inputs, backend, shortens=True)
     except NotEqual as difference:
@@ -50,7 +50,7 @@ def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
     return _planned(gm, example_inputs, backend, shortens=False)
 
 
-def _has_unused_leaves(gm: torch.fx.GraphModule) -> bool:
+def _has_inputs_without_gradient(gm: torch.fx.GraphModule) -> bool:
     """Whether an input that requires a gradient leads to no result: such a graph gets no call plan."""
     used = needed(gm.graph)
     return any(node not in used and getattr(node.meta.get("example_value"), "requires_grad", False)
