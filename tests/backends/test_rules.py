@@ -186,7 +186,7 @@ OF_CALLS = {"input-aliasing", "double-backward"}
 #: And of graphs that are too long (test_budget.py).
 OF_TIME = {"over-budget"}
 #: Rules of distributed tensors, which programs on several ranks meet (tests/distributed/test_dtensor.py).
-OF_DISTRIBUTED = {"collective-in-place", "returns-masked", "wrapper-view"}
+OF_DISTRIBUTED = {"collective-in-place", "delayed-reduction", "returns-masked", "wrapper-view"}
 #: Rules of the native executor, which a program meets nowhere but on a torch that is not whole, or by a size of its own kind.
 OF_THE_EXECUTOR = {"no-executor", "uncomputable-size"}
 

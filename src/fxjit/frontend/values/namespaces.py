@@ -34,6 +34,10 @@ class NamespaceValue(Places):
     def pytype(self) -> type:
         return dict
 
+    def met_keys(self) -> set[str]:
+        """The names that the trace looked for or wrote."""
+        return {*self._loaded, *self.written}
+
     def load(self, t: Tracer, name: str) -> Value | None:
         """The value of a global or builtin name; None where there is none."""
         self._apart_from_the_dict(t, stores=False)
