@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -84,6 +87,27 @@ def test_weights_too_large_to_be_packed_for_each_block_are_multiplied_in_one_cal
     with torch.no_grad():
         torch.testing.assert_close(fxjit.compile(function, backend="native")(x, w, b), function(x, w, b), rtol=1e-4, atol=1e-4)
     assert tiles() == tiled
+
+
+def test_a_library_from_the_disk_multiplies_before_this_process_compiled_anything(tmp_path):
+    code = f"""
+import torch, fxjit
+from fxjit.counters import counters
+torch.manual_seed(0)
+x, w = torch.randn({ROWS}, {WIDTH}), torch.randn({COLUMNS}, {WIDTH})
+def function(x, w):
+    return torch.tanh(torch.nn.functional.linear(x, w)) * 2
+with torch.no_grad():
+    torch.testing.assert_close(fxjit.compile(function)(x, w), function(x, w))
+print(counters["native"]["products in kernels"], counters["cache"]["graph hit"])
+"""
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
+                              env=config.child_environment(FXJIT_CACHE_DIR=str(tmp_path)))
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split())
+    assert said == [["1", "0"], ["1", "1"]]
 
 
 def test_what_a_product_reads_may_be_written_to_behind_it():

@@ -94,7 +94,8 @@ multiply_alone(const char *tb, const char *ta, const int *n, const int *m, const
 PyObject *
 fxjit_blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return PyLong_FromVoidPtr(fxjit_torch.sgemm == NULL ? NULL : *(void **)&(gemm_fn){multiply_alone});
+    int there = fxjit_find_torch() && fxjit_torch.sgemm != NULL;
+    return PyLong_FromVoidPtr(there ? *(void **)&(gemm_fn){multiply_alone} : NULL);
 }
 
 /* -- for Python: runtime/own_products.py -----------------------------------------------------------------------------*/

@@ -22,8 +22,8 @@
 
 fxjit_torch_t fxjit_torch;
 
-static int
-resolve(void)
+int
+fxjit_find_torch(void)
 {
     if (fxjit_torch.ready) {
         return 1;
@@ -385,7 +385,7 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                      &arithmetic, &arena, &PyTuple_Type, &objects, &PyTuple_Type, &kernels, &keep)) {
         return NULL;
     }
-    if (!resolve()) {
+    if (!fxjit_find_torch()) {
         PyErr_SetString(PyExc_RuntimeError, "torch does not export what a program takes");
         return NULL;
     }
@@ -473,7 +473,7 @@ PyDoc_STRVAR(program_can_doc,
 static PyObject *
 program_can(PyObject *Py_UNUSED(module), PyObject *name)
 {
-    int can = resolve();
+    int can = fxjit_find_torch();
     if (can && PyUnicode_CompareWithASCIIString(name, "gemm") == 0) {
         can = fxjit_torch.sgemm != NULL && fxjit_torch.dgemm != NULL;
     }

@@ -54,8 +54,9 @@ typedef struct {
     gemm_fn sgemm, dgemm;
 } fxjit_torch_t;
 
-/* What is used of libtorch; filled in before the first program is made. */
 extern fxjit_torch_t fxjit_torch;
+/* Fills in what is used of libtorch; whether programs can run with it. Libraries may be loaded before the first program is made. */
+int fxjit_find_torch(void);
 
 /* -- slots ---------------------------------------------------------------------------------------------------------*/
 
