@@ -396,3 +396,29 @@ def mask_outside_of_graphs() -> None:
 
 def test_masks_of_sharded_embeddings_are_those_of_the_program(ranks):
     ranks(mask_outside_of_graphs)
+
+
+def graphs_of_sizes(backend: str) -> int:
+    """A trained distributed tensor whose rows vary, in the end divided unevenly: values, placements and gradients of each."""
+    counter, mesh = CompileCounterWithBackend(backend), distributed.device_mesh.init_device_mesh("cpu", (2,))
+    weight = replicated(mesh, 4, 4)
+
+    def run(x: Any, weight: Any) -> Any:
+        return (x @ weight).sin() * x.shape[0], x.sum(1)
+
+    compiled = fxjit.compile(run, backend=counter)
+    for size in (4, 6, 8, 12, 10, 7):
+        seen = []
+        for each in (run, compiled):
+            torch.manual_seed(size)
+            seen.append(outcome(each, (rows(mesh, size, 4), weight), None))
+            weight.grad = None
+        torch.testing.assert_close(seen[1][0], seen[0][0], rtol=1e-4, atol=1e-4)
+        assert seen[1][1] == seen[0][1]
+    return counter.frame_count
+
+
+@pytest.mark.parametrize(("backend", "graphs"), [("eager", 2), ("native", 3)])
+def test_a_distributed_tensor_of_varying_size_takes_a_second_graph_for_all_sizes(ranks, backend, graphs):
+    """AOTAutograd's graph goes by whether the ranks' parts are equal: sizes that are divided unevenly take one of their own."""
+    assert ranks(graphs_of_sizes, backend) == [graphs, graphs]

@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 from tests.differential import assert_same, assert_same_as_eager
-from tests.torchvalues.wrapper_classes import Meshed, NoParts, Scaled, Slotted, Tagged, TaggedByKind, Told
+from tests.torchvalues.wrapper_classes import Measured, Meshed, NoParts, Scaled, Slotted, Tagged, TaggedByKind, Told
 from torch.testing._internal.two_tensor import TwoTensor
 
 import fxjit
@@ -184,6 +184,17 @@ def test_metadata_is_guarded():
         w = Tagged(numbers(3), tag)
         assert_same(torch.sin(w), compiled(w))
         assert counter.frame_count == compiles, "one compile for each tag"
+
+
+def test_sizes_in_the_metadata_vary_with_the_tensors():
+    """A second entry is for all sizes, of tensors whose metadata says what they are, and for one tag."""
+    compiled, counter = compiled_once(lambda w: torch.sin(w) + w.shape[0])
+    w = Measured(numbers(3, 2), 2)
+    for given, compiles in ((w, 1), (Measured(numbers(5, 2), 2), 2), (Measured(numbers(7, 2), 2), 2),
+                            (Measured(numbers(7, 2), 3), 3), (Measured(numbers(9, 2), 2, (8, 2)), 4), (w, 4)):
+        found = compiled(given)
+        assert_same(torch.sin(given) + given.shape[0], found)
+        assert counter.frame_count == compiles
 
 
 def test_metadata_guard_of_the_class():

@@ -120,6 +120,25 @@ class TaggedByKind(Tagged):
         return {"a": 2, "b": 3}[tag[0]]
 
 
+class Measured(Tagged):
+    """Keeps its own sizes in its metadata, as DTensor does."""
+
+    @staticmethod
+    def __new__(cls, held, tag, size=None):
+        return Tagged.__new__(cls, held, tag)
+
+    def __init__(self, held, tag, size=None):
+        super().__init__(held, tag)
+        self.measured = held.shape if size is None else size
+
+    def __tensor_flatten__(self):
+        return ["held"], (self.tag, (tuple(self.measured), "sizes"))
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, metadata, size, stride):
+        return cls(inner["held"], metadata[0], size)
+
+
 class Told(Tagged):
     """Is told of functions too, of which it changes one."""
 

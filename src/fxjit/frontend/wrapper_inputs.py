@@ -36,7 +36,7 @@ def guard_wrapper(t: Tracer, wrapper: torch.Tensor, fake: torch.Tensor, source: 
     """Guards the facts of a wrapper beside those of every tensor: its metadata, its inner tensors, and which of them are
     one object with another tensor from outside (`note_object`). Whether sizes of theirs are symbols."""
     try:
-        t.guard(WrapperMetadataIs(source, wrapper))
+        t.guard(WrapperMetadataIs(source, wrapper, fake))
     except UnguardableMetadata as problem:
         t.break_("tensor-subclass", type=type(wrapper).__qualname__, why=str(problem))
     for name, part in opaque_parts(wrapper):
