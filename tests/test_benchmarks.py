@@ -24,6 +24,7 @@ from benchmarks import (
     models,
     roofline,
     scripts,
+    step_model,
     timing,
     workers,
 )
@@ -188,6 +189,24 @@ def test_overlap_of_intervals():
     assert distributed_steps.union(busy) == [(0.0, 3.0), (5.0, 6.0)]
     assert distributed_steps.common(busy, computed) == 1.5
     assert distributed_steps.common(busy, []) == 0
+
+
+def test_a_step_on_many_ranks_waits_for_what_the_network_cannot_send_beside_backward():
+    link = step_model.Link("", latency=0.5, bandwidth=8.0)
+    assert (link.all_reduce(8, 2), link.all_reduce(8, 4)) == (2.0, 3.5)
+    step = step_model.Step(((1.0, 8), (2.0, 8), (10.0, 8)), 12.0)
+    on_two = step_model.predicted(step, link, 2)  # busy from 1 to 5 and, after backward, from 10 to 12
+    assert (on_two.seconds, on_two.beside_backward) == (14.0, 4 / 6)
+    assert step_model.predicted(step, step_model.Link("", 0.0, 1e9), 1024).seconds == pytest.approx(12)
+
+
+def test_step_model(capsys, tmp_path):
+    picture = tmp_path / "steps.png"
+    step_model.main(["--check", "2", "--steps", "1", "--only", "ResNet", "--without-torch-compile", "--picture", str(picture)])
+    _, *rows = rows_of(capsys.readouterr().out)
+    ways = [*step_model.ways(False)]
+    assert [row[2] for row in rows[:3]] == ways and [row[0] for row in rows[3:]] == ["model", *["ResNet"] * 6]
+    assert picture.stat().st_size > 0
 
 
 def test_a_roofline_counts_what_kernels_do_and_move():
