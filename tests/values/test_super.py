@@ -108,7 +108,7 @@ METHODS = [name for name, value in vars(Derived).items() if callable(value)]
 def told(call, *args):
     try:
         return repr(call(*args))
-    except (TypeError, RuntimeError, AttributeError) as error:
+    except (TypeError, RuntimeError, AttributeError, UnboundLocalError) as error:
         return f"{type(error).__name__}: {error}"
 
 

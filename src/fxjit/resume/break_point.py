@@ -174,14 +174,19 @@ def _taken_by_call(instruction: Instruction) -> int:
 
 # -- running it ----------------------------------------------------------------------------------------------------
 
+#: The bit of LOAD_SUPER_ATTR's argument for `super(cls, obj)`.
+_SUPER_OF_TWO = 2
+
 
 def _run(asm: Asm, instruction: Instruction, cells: Mapping[str, str]) -> None:
     opname = instruction.opname
     if opname == "LOAD_METHOD":
         _push_attribute(asm, str(instruction.argval))
-    elif opname == "LOAD_SUPER_ATTR" and isinstance(instruction.argval, tuple) and instruction.argval[1]:
-        asm.raw(instruction, flags=instruction.native_arg & 2)
-        _null_for_attribute(asm)
+    elif opname == "LOAD_SUPER_ATTR" and isinstance(instruction.argval, tuple):
+        # With what is on the stack: without the flag it looks at the frame, whose first local need not be what it was.
+        asm.raw(instruction, flags=_SUPER_OF_TWO)
+        if instruction.argval[1]:
+            _null_for_attribute(asm)
     elif isinstance(instruction.argval, CallSpec):
         asm.call(*instruction.argval, seen=True)
     elif opname in _CELL_OPS and str(instruction.argval) in cells:
