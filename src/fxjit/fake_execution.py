@@ -99,6 +99,19 @@ def _checking_source(kernel: Callable[..., Any], view: Callable[..., torch.Tenso
     return run
 
 
+def _checking_index(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake kernel of `select` with eager's check: there is such a place."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, tensor: torch.Tensor, dim: int, index: Any) -> Any:
+        size = tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else None
+        if type(size) is int and type(index) is int and not -size <= index < size:
+            raise IndexError(f"select(): index {index} out of range for tensor of size {list(tensor.shape)} at dimension {dim}")
+        return kernel(mode, operator, tensor, dim, index)
+
+    return run
+
+
 def _torchs_kernel(*args: Any, **kwargs: Any) -> Any:
     """What a table of fake kernels has for an operator that torch knows otherwise what to do with."""
     return NotImplemented
@@ -116,6 +129,8 @@ def _correct_kernels() -> None:
     for operator, view in ((aten.select_scatter.default, aten.select.int), (aten.slice_scatter.default, aten.slice.Tensor),
                            (aten.diagonal_scatter.default, aten.diagonal.default)):
         kernels[operator] = _checking_source(kernels.get(operator, _torchs_kernel), view)
+    if torch_compat.fakes_select_at_any_index():
+        kernels[aten.select.int] = _checking_index(kernels.get(aten.select.int, _torchs_kernel))
     if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
         for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
             if operator in kernels:

@@ -272,13 +272,15 @@ def _raised(*texts: str) -> Callable[[Candidate], bool]:
 
 
 def _refused_by_operator(candidate: Candidate) -> bool:
-    """Whether an operator of torch's raised while AOTAutograd ran the graph on fake tensors: the last frame is torch's. They
-    raise these, and AOTAutograd, where its own assumptions do not hold, an AssertionError."""
+    """Whether an operator of torch's raised while AOTAutograd ran the graph on fake tensors: the last frame is torch's. An
+    AssertionError of AOTAutograd's own says that its assumptions do not hold."""
     error = candidate.error
-    if not isinstance(error, (IndexError, NotImplementedError, RuntimeError, ValueError)):
+    if not isinstance(error, (IndexError, NotImplementedError, RuntimeError, ValueError, AssertionError)):
         return False
     frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and str(frames[-1][0].f_globals.get("__name__")).partition(".")[0] == "torch"
+    module = str(frames[-1][0].f_globals.get("__name__")) if frames else ""
+    is_aots = isinstance(error, AssertionError) and module.startswith("torch._functorch")
+    return module.partition(".")[0] == "torch" and not is_aots
 
 
 def _mutates_aliased_input(candidate: Candidate) -> bool:

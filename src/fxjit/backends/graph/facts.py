@@ -110,15 +110,22 @@ def _tensors_in(argument: Any) -> list[torch.Tensor]:
 
 
 def mark_checks(graph: torch.fx.Graph) -> None:
-    """Marks the calls of an ATen graph that nobody uses and that may raise."""
+    """Marks the calls of an ATen graph that nobody uses and that may raise. One that looks at memory which nobody has written
+    says nothing of the program: torch asks so for the shape of a result (DTensor's, before torch 2.12)."""
     dead: set[Node] = set()
     for node in reversed(graph.nodes):
         if not dead.issuperset(node.users) or node.is_impure():
             continue
-        if may_raise(node):
+        if may_raise(node) and not any(map(_is_unwritten, node.all_input_nodes)):
             node.meta[_CHECKS] = True
         else:
             dead.add(node)
+
+
+def _is_unwritten(node: Node) -> bool:
+    """Whether it is memory as it was allocated. Writes of a functional graph are calls that make another tensor."""
+    root = view_root(node).target
+    return isinstance(root, OpOverload) and root.namespace == "aten" and "empty" in root._opname
 
 
 def is_check(node: Node) -> bool:
