@@ -199,10 +199,9 @@ SEVERAL_PROCESSES = (
      "works, with breaks around each wrapped module, whose `forward` is compiled: both kinds of parameters, mixed precision, "
      "three sharding strategies; where activations are checkpointed, blocks run eagerly, as with torch.compile"),
     ("DTensor, `parallelize_module`, `distribute_module`, `local_map`",
-     "one graph, forward and backward, with its collectives; blocks that are compiled one by one share one. Losses: a "
-     "distributed tensor that is an argument is compiled for its size (four graphs for four sizes, where torch.compile takes "
-     "two); the second graph of a tensor parallel model whose sequences vary in length runs as captured (torch.compile raises "
-     "an error), as do graphs whose results are views of distributed tensors"),
+     "one graph, forward and backward, with its collectives; blocks that are compiled one by one share one; sizes of arguments "
+     "that vary take a second graph for all of them. A loss: the second graph of a tensor parallel model whose sequences vary "
+     "in length runs as captured (torch.compile raises an error), as do graphs whose results are views of distributed tensors"),
     ("inputs that a collective is still making (`AsyncCollectiveTensor`)",
      "waited for when the graph starts; their gradients go on, which torch.compile 2.13 loses"),
     ("FSDP2 and tensor parallel on a mesh of two dimensions", "as each by itself"),
@@ -219,8 +218,9 @@ SEVERAL_PROCESSES = (
     ("context parallel", "untried: torch's own has no kernel for CPUs"),
     ("`torch.distributed.checkpoint`", "names and values are those of the model that is not compiled"),
     ("torchrun, `torch.multiprocessing.spawn`", "tried, also under `python -m fxjit run`"),
-    ("accelerate 1.15, Lightning 2.6 (`strategy=\"ddp\"`)",
-     "tried under `python -m fxjit run` on 2 ranks, a program each: losses are eager's; their fsdp strategies untried"),
+    ("accelerate 1.15, Lightning 2.6 (`strategy=\"ddp\"`, and `ModelParallelStrategy` around FSDP2)",
+     "tried under `python -m fxjit run` on 2 ranks, a program each: losses are eager's. Their fsdp strategies want an "
+     "accelerator (on processors one refuses, the other takes DistributedDataParallel): untried"),
     ("a rank that raises, dies or is slow", "others get eager's error, at the latest when their group's time is over"),
     ("one cache for all ranks", "yes: a graph that two compile at the same time is compiled by each, and kept once"),
     ("`set_enable_guard_collectives`",
