@@ -194,7 +194,7 @@ SEVERAL_PROCESSES = (
     ("FSDP2 (`fully_shard`), compiled blocks or the whole model",
      "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them. "
      "`fullgraph=True` of a block that is sharded already is refused, since its hooks are no part of a graph (torch.compile "
-     "takes it): compile the block, then shard it. Blocks in `checkpoint_wrapper` take a graph each (torch.compile: one)"),
+     "takes it): compile the block, then shard it"),
     ("FSDP1 (`FullyShardedDataParallel`)",
      "works, with breaks around each wrapped module, whose `forward` is compiled: both kinds of parameters, mixed precision, "
      "three sharding strategies; where activations are checkpointed, blocks run eagerly, as with torch.compile"),

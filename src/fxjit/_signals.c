@@ -14,6 +14,7 @@
 #include <signal.h>
 
 #include "_module.h"
+#include "cpython_compat.h"
 
 #define MAX_SIGNALS 65
 

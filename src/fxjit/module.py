@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 import torch.nn.modules.module as _torch_module
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from . import _C, torch_private
 from .artifact import METHODS
 from .options import RegionOptions
-from .regions import compiled_function, disabled_function, inlining, note_options, on_miss
+from .regions import code_of, compiled_function, disabled_function, inlining, note_options, on_miss
 from .skips import is_librarys, marks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -54,7 +55,7 @@ class OptimizedModule(nn.Module):
             disabled = _C.DisabledFunction(module.__call__)
             marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]  # not only functions
             return disabled
-        own_frame = inlining(module) if _needs_own_frame(module) else None
+        own_frame = inlining(module, _alike(module)) if _needs_own_frame(module) else None
         compiled = _C.CompiledFunction(own_frame or module.__call__, _C.Region(options, None if self.frozen else on_miss))
         marks.set_compiled(compiled, module.__call__)
         for entered in (module.forward, own_frame):
@@ -189,6 +190,25 @@ def _needs_own_frame(module: nn.Module) -> bool:
     return code is not None and is_librarys(code, forward.__globals__)
 
 
+def _alike(module: nn.Module) -> Hashable:
+    """What equal blocks of a model have in common: classes, hooks' code, sizes of parameters and buffers.
+
+    Blocks with one such description share entries as the blocks of a user's class do, whose `forward` has one code object.
+    Guards decide what fits; the description only keeps modules that have little in common from using up one limit of entries.
+    """
+    parts: list[Hashable] = []
+    for name, part in module.named_modules():
+        hooks = tuple(code_of(hook) for kind in _HOOKS for hook in getattr(part, kind, {}).values())
+        tensors = (*part._parameters.items(), *part._buffers.items())
+        sizes = tuple((key, tuple(value.shape), value.dtype) for key, value in tensors if _has_shape(value))
+        parts.append((name, type(part), hooks, sizes))
+    return tuple(parts)
+
+
+def _has_shape(value: torch.Tensor | None) -> bool:
+    return value is not None and not is_lazy(value)
+
+
 def _global_hooks() -> bool:
     return any(getattr(_torch_module, "_global" + name, None) for name in _HOOKS)
 
@@ -201,6 +221,6 @@ def compile_in_place(module: nn.Module, options: RegionOptions) -> None:
 
 def _inner_call(module: nn.Module, compiled: OptimizedModule) -> Any:
     """`_compiled_call_impl` must not go through `module.__call__`, which would look for `_compiled_call_impl` again."""
-    target = inlining(module._call_impl) if _needs_own_frame(module) else module._call_impl
+    target = inlining(module._call_impl, ("_call_impl", _alike(module))) if _needs_own_frame(module) else module._call_impl
     region: _C.Region = compiled.__dict__["forward"].region
     return _C.CompiledFunction(target, region)

@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
@@ -32,6 +32,9 @@ _last_options: dict[int, tuple[weakref.ref[CodeType], RegionOptions]] = {}
 TENSORLESS_CALLS = 200
 _tensorless_calls: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
+
+#: The code objects of `inlining` that alike callables share, by what says that they are.
+_codes_of_alike: weakref.WeakValueDictionary[Hashable, CodeType] = weakref.WeakValueDictionary()
 
 #: Options under which an artifact was loaded: their frames look for stored entries, whatever the settings say.
 _with_artifacts: weakref.WeakSet[RegionOptions] = weakref.WeakSet()
@@ -54,16 +57,23 @@ def visible(fn: Callable[..., Any]) -> Callable[..., Any]:
     return inlining(fn)
 
 
-def inlining(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A Python function that only calls `fn`, whose frame counts as user code."""
+def inlining(fn: Callable[..., Any], alike: Hashable = None) -> Callable[..., Any]:
+    """A Python function that only calls `fn`, whose frame counts as user code.
+
+    Entries and their limits are counted by code object, of which each such function has one of its own. Where callables are
+    `alike`, they share it while one of them lives, and with it the entries: those whose guards hold for them.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    # A code object of its own, since entries and their limits are counted by code object.
-    name = str(getattr(fn, "__name__", type(fn).__name__))
-    code = call.__code__.replace(co_name=name, co_qualname=name)
-    marks.set_code_traced(code)
+    code = _codes_of_alike.get(alike) if alike is not None else None
+    if code is None:
+        name = str(getattr(fn, "__name__", type(fn).__name__))
+        code = call.__code__.replace(co_name=name, co_qualname=name)
+        marks.set_code_traced(code)
+        if alike is not None:
+            code = _codes_of_alike.setdefault(alike, code)
     return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
 
 
