@@ -224,8 +224,10 @@ SEVERAL_PROCESSES = (
     ("a rank that raises, dies or is slow", "others get eager's error, at the latest when their group's time is over"),
     ("one cache for all ranks", "yes: a graph that two compile at the same time is compiled by each, and kept once"),
     ("`set_enable_guard_collectives`",
-     "no: each rank decides by its own guards, and collectives are made in the program's order: ranks that compile at other "
-     "times wait for each other, and no longer than their group's time"),
+     "yes (`config.guard_collectives`): at each look-up where there are entries the ranks exchange whether theirs fits, and "
+     "compile together where one has none that does; the log `recompiles` names the rank and its guard. Without it each rank "
+     "decides by its own guards, and collectives are made in the program's order: ranks that compile at other times wait for "
+     "each other, and no longer than their group's time"),
     ("gloo on one machine, 2 ranks", "all of the above was tried with it; with 4, some programs of DistributedDataParallel, "
      "of FSDP1, and of FSDP2 on meshes of one and of two dimensions"),
     ("NCCL, several machines, more ranks",

@@ -66,6 +66,9 @@ recompile_limit: int = _row(
 accumulated_recompile_limit: int = _row(256, "The same over all callables that share a code object.")
 fail_on_recompile_limit_hit: bool = _row(False, "Raise RecompileLimitExceeded at the limit.")
 error_on_recompile: bool = _row(False, "Raise RecompileError when a guard fails and code would be compiled again.")
+guard_collectives: bool = _row(
+    False, "Ranks exchange at each look-up whether an entry fits, and compile together where one has none that does."
+)
 compile_tensorless_frames: bool = _row(False, "Trace a frame that has no tensor among its arguments or in its graph.")
 allow_empty_graphs: bool = _row(False, "Run new bytecode even where the graph came out empty.")
 resume_in_loops: bool = _row(

@@ -39,7 +39,10 @@ _SHARED: Mapping[str, Any] = {
     "list_backends": registry.list_backends,
     "wrap_numpy": api.wrap_numpy,
 }
-_COMPILER_ONLY: Mapping[str, Any] = {"load_compiled_function": api.load_compiled_function}
+_COMPILER_ONLY: Mapping[str, Any] = {
+    "load_compiled_function": api.load_compiled_function,
+    "set_enable_guard_collectives": stance.set_enable_guard_collectives,
+}
 _DYNAMO_ONLY: Mapping[str, Any] = {
     "run": api.run,
     "graph_break": api.graph_break,

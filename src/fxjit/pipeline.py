@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeGuard
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fxjit import _C, config, debug, events, generated, logs, process_state, progress, torch_private
+from fxjit import _C, agreement, config, debug, events, generated, logs, process_state, progress, torch_private
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in, tells_writes
@@ -176,7 +176,7 @@ def _why_not(entry: _C.Entry, frame: Frame) -> str:
     """Which guard of an entry this frame fails, in words."""
     why = explain_failure(entry.tree, frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals,
                           frame.builtins)
-    return why or "its guards hold: another thread stored it just now"
+    return why or agreement.why_together() or "its guards hold: another thread stored it just now"
 
 
 def _nearest_first(known: Sequence[_C.Entry], frame: Frame) -> list[_C.Entry]:

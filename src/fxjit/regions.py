@@ -207,6 +207,20 @@ def _untraced(region: _C.Region, func: FunctionType, code: CodeType, globals_: d
             raise
 
 
+def _agreed(key: RegionOptions, func: FunctionType, args: tuple[object, ...], held: bool) -> bool:
+    """The hook's question at each look-up under `config.guard_collectives`: whether the entry that it found is used."""
+    return importlib.import_module("fxjit.agreement").agreed(key, func, args, held)  # type: ignore[no-any-return]  # see _pipeline
+
+
+def _config_changed(name: str, value: Any) -> None:
+    if name == "guard_collectives":
+        _C.set_agreement(_agreed if value else None)
+
+
+config.on_change(_config_changed)
+_config_changed("guard_collectives", config.guard_collectives)
+
+
 def _may_not_fail(chosen: RegionOptions) -> bool:
     """Whether a frame that cannot be compiled, or not again, is an error now."""
     recompiles = config.error_on_recompile or config.fail_on_recompile_limit_hit or stance.current().name == "fail_on_recompile"

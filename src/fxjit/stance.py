@@ -77,6 +77,14 @@ class set_stance:
         return with_stance  # type: ignore[return-value]  # same signature as fn
 
 
+def set_enable_guard_collectives(enabled: bool) -> bool:
+    """Sets `config.guard_collectives`; returns what it was."""
+    if not isinstance(enabled, bool):
+        raise InvalidArgument(f"set_enable_guard_collectives: expected True or False, not {enabled!r}.")
+    before, config.guard_collectives = config.guard_collectives, enabled
+    return before
+
+
 def current() -> Stance:
     return _current
 

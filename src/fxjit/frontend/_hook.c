@@ -37,7 +37,8 @@ static struct {
     Py_ssize_t threads;            /* threads that need the evaluator */
     _PyFrameEvalFunction previous; /* the evaluator we found when we installed ours */
     int under_tracers;             /* compiled code runs also where somebody follows the lines */
-} hook = {0, NULL, 0};
+    PyObject *agreement;           /* asked whether an entry that was found is used; NULL: it is */
+} hook = {0, NULL, 0, NULL};
 
 static PyObject *hook_evaluate(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag);
 
@@ -268,6 +269,41 @@ must_run_by_line(PyThreadState *tstate, const PyCodeObject *code)
     return !hook.under_tracers && fx_lines_are_followed(tstate, code);
 }
 
+static PyObject *
+tuple_of_slots(PyObject *const *slots, Py_ssize_t nslots)
+{
+    PyObject *args = PyTuple_New(nslots);
+    for (Py_ssize_t i = 0; args != NULL && i < nslots; i++) {
+        PyTuple_SET_ITEM(args, i, Py_NewRef(slots[i]));
+    }
+    return args;
+}
+
+/* Drops the entry that was found if hook.agreement says so (fxjit/agreement.py). */
+static int
+agreed_upon(PyObject *key, PyFunctionObject *func, PyObject *const *slots, Py_ssize_t nslots, FxEntry **found)
+{
+    PyObject *args = tuple_of_slots(slots, nslots);
+    if (args == NULL) {
+        Py_CLEAR(*found);
+        return -1;
+    }
+    PyObject *agreement = Py_NewRef(hook.agreement);
+    PyObject *parameters[] = {key, (PyObject *)func, args, *found == NULL ? Py_False : Py_True};
+    FxHookState before;
+    fx_hook_switch(NULL, 1, &before);
+    PyObject *answer = PyObject_Vectorcall(agreement, parameters, 4, NULL);
+    fx_hook_restore(&before);
+    Py_DECREF(agreement);
+    Py_DECREF(args);
+    int agreed = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (agreed != 1) {
+        Py_CLEAR(*found);
+    }
+    return agreed < 0 ? -1 : 0;
+}
+
 /* fx_find_entry, where there are entries. Guards that are Python are not for us to compile. */
 static inline int
 find_entry(CodeExtra *extra, Group *group, PyObject *key, PyFunctionObject *func, PyObject *const *slots,
@@ -280,7 +316,7 @@ find_entry(CodeExtra *extra, Group *group, PyObject *key, PyFunctionObject *func
     here.now.bypass++;
     int status = fx_find_entry(extra, group, key, func, slots, nslots, found);
     here.now.bypass--;
-    return status;
+    return status < 0 || hook.agreement == NULL ? status : agreed_upon(key, func, slots, nslots, found);
 }
 
 int
@@ -291,6 +327,9 @@ fx_hook_run_entry(FxRegion *region, PyFunctionObject *func, PyObject *const *slo
     CodeExtra *extra = find_extra(code);
     Group *group = extra == NULL || extra->flags != 0 ? NULL : find_group(extra, region->key);
     if (group == NULL || must_run_by_line(PyThreadState_GET(), code) || (group->flags & (FX_SKIP | FX_SKIP_RECURSIVE))) {
+        return 0;
+    }
+    if (hook.agreement != NULL) { /* asked once a call: by the frame that starts then, whether or not an entry is found */
         return 0;
     }
     FxEntry *entry;
@@ -371,12 +410,9 @@ static FxEntry *
 ask_callback(FxRegion *region, PyFunctionObject *func, PyCodeObject *code, PyObject *const *slots, Py_ssize_t nslots,
              int is_resume_function)
 {
-    PyObject *args = PyTuple_New(nslots);
+    PyObject *args = tuple_of_slots(slots, nslots);
     if (args == NULL) {
         return NULL;
-    }
-    for (Py_ssize_t i = 0; i < nslots; i++) {
-        PyTuple_SET_ITEM(args, i, Py_NewRef(slots[i]));
     }
     PyObject *closure = func->func_closure == NULL ? Py_None : func->func_closure;
     PyObject *callback = Py_NewRef(region->callback); /* the region may be cleared meanwhile */
@@ -533,12 +569,26 @@ compile_under_tracers(PyObject *module, PyObject *value)
     return before;
 }
 
+static PyObject *
+set_agreement(PyObject *module, PyObject *function)
+{
+    if (function != Py_None && !PyCallable_Check(function)) {
+        return PyErr_Format(PyExc_TypeError, "set_agreement() takes a callable or None, not %.100s",
+                            Py_TYPE(function)->tp_name);
+    }
+    Py_XSETREF(hook.agreement, function == Py_None ? NULL : Py_NewRef(function));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"set_region", set_region, METH_O, "set_region(region, /)\n--\n\nSet this thread's region; returns the previous."},
     {"current_region", current_region, METH_NOARGS, "current_region()\n--\n\nThis thread's region, or None."},
     {"hook_info", hook_info, METH_NOARGS, "hook_info()\n--\n\nWhether the evaluator is installed, and for how many."},
     {"forget_other_threads", forget_other_threads, METH_NOARGS,
      "forget_other_threads()\n--\n\nFor the child of a fork: no other thread is in a region."},
+    {"set_agreement", set_agreement, METH_O,
+     "set_agreement(function, /)\n--\n\nWhere a code object has entries, function(key, func, args, held) is asked at each look-up "
+     "whether what was found is used; None: it is."},
     {"compile_under_tracers", compile_under_tracers, METH_O,
      "compile_under_tracers(yes, /)\n--\n\nWhether frames whose lines a tracer follows are compiled and run compiled "
      "(they are not, from the start); returns the previous."},
