@@ -208,7 +208,8 @@ SEVERAL_PROCESSES = (
     ("`loss_parallel()`, `implicit_replication()`",
      "around a compiled call: guarded. Inside of one: the graph breaks there, and the block runs as in eager (torch.compile "
      "raises an error at the first)"),
-    ("functional collectives", "in the graph"),
+    ("functional collectives", "in the graph; with `config.bucket_collectives_mb` small ones that do not need each other's "
+     "results are one call (not unless asked for, as with torch.compile: all ranks have to compile the same graphs)"),
     ("`all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `all_to_all_single` and their tensor forms",
      "in the graph where `async_op=False` and the tensors are plain, contiguous and need no gradient, also in `forward` "
      "and `backward` of a `torch.autograd.Function`; other calls break it, of which torch.compile takes two: in "

@@ -183,6 +183,10 @@ compile_budget: float = _row(
     60.0, "Seconds of processor time that compiling one graph may take before it is left to ATen, operator by operator, with "
     "one line in the log; 0: no limit.", in_cache_key=True,
 )
+bucket_collectives_mb: float = _row(
+    0.0, "Megabytes of tensors up to which a graph's all_reduce, all_gather_into_tensor and reduce_scatter_tensor that do not "
+    "need each other's results are one call; 0: each is a call. All ranks have to compile the same graphs.", in_cache_key=True,
+)
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
 
 

@@ -12,7 +12,7 @@ from torch.fx.operator_schemas import normalize_function
 from fxjit.backends.graph.facts import is_check
 from fxjit.schemas import communicates, returns_alias, target_uses_rng, writes
 
-from .collectives import delay_wait_tensor
+from .collectives import bucket_collectives, delay_wait_tensor
 from .complex_parts import split_complex
 from .convolution import multiply_backward, multiply_forward
 from .in_place import mark_in_place, write_by_aten
@@ -133,5 +133,5 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead,
-    share_equal, mark_in_place, write_by_aten, delay_wait_tensor,
+    share_equal, bucket_collectives, mark_in_place, write_by_aten, delay_wait_tensor,
 )  # fmt: skip
