@@ -1,4 +1,4 @@
-"""Small collectives that do not need each other's results are one call (`config.bucket_collectives_mb`), and results eager's."""
+"""Small collectives that do not need each other's results are one call (`config.bucket_collectives_mb`); values are eager's."""
 
 from __future__ import annotations
 
