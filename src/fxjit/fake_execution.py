@@ -100,7 +100,7 @@ def _checking_source(kernel: Callable[..., Any], view: Callable[..., torch.Tenso
 
 
 def _checking_index(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The fake kernel of `select` with eager's check: there is such a place."""
+    """The fake kernel of `select` with eager's check, which torch 2.11 lacks: there is such a place."""
 
     @functools.wraps(kernel)
     def run(mode: Any, operator: Any, tensor: torch.Tensor, dim: int, index: Any) -> Any:
@@ -108,6 +108,22 @@ def _checking_index(kernel: Callable[..., Any]) -> Callable[..., Any]:
         if type(size) is int and type(index) is int and not -size <= index < size:
             raise IndexError(f"select(): index {index} out of range for tensor of size {list(tensor.shape)} at dimension {dim}")
         return kernel(mode, operator, tensor, dim, index)
+
+    return run
+
+
+def _with_inputs_layout(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake kernel of `native_group_norm`: on processors the first result has the layout of the input, which it loses
+    in torch 2.14."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        layout = torch_private.get("torch._prims_common.suggest_memory_format")(tensor)
+        if tensor.device.type != "cpu" or layout is torch.contiguous_format:
+            return kernel(mode, operator, tensor, *args, **kwargs)
+        with mode:
+            result, *statistics = operator(tensor.contiguous(), *args, **kwargs)
+            return torch.empty_like(result, memory_format=layout), *statistics
 
     return run
 
@@ -129,8 +145,9 @@ def _correct_kernels() -> None:
     for operator, view in ((aten.select_scatter.default, aten.select.int), (aten.slice_scatter.default, aten.slice.Tensor),
                            (aten.diagonal_scatter.default, aten.diagonal.default)):
         kernels[operator] = _checking_source(kernels.get(operator, _torchs_kernel), view)
-    if torch_compat.fakes_select_at_any_index():
-        kernels[aten.select.int] = _checking_index(kernels.get(aten.select.int, _torchs_kernel))
+    kernels[aten.select.int] = _checking_index(kernels.get(aten.select.int, _torchs_kernel))
+    normalize = aten.native_group_norm.default
+    kernels[normalize] = _with_inputs_layout(kernels.get(normalize, _torchs_kernel))
     if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
         for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
             if operator in kernels:

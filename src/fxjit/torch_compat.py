@@ -55,20 +55,6 @@ def gives_indices_the_dtype_of_values(version: str) -> bool:
 
 
 @functools.cache
-def fakes_select_at_any_index() -> bool:
-    """Whether the fake kernel of `select` takes an index that is out of range (torch 2.11 does, 2.13 does not)."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    try:
-        with FakeTensorMode():
-            torch.empty(1).select(0, 1)
-    except IndexError:
-        return False
-    return True
-
-
-@functools.cache
 def rounds_bound_of_softshrink(dtype: torch.dtype) -> bool:
     """Whether ATen's softshrink converts its bound to a half type before it subtracts it on a CPU (torch 2.15 does, 2.13 does
     not)."""
