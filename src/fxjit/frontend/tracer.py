@@ -33,6 +33,9 @@ class EffectLog(Protocol):
     def is_mutated(self, value: Value) -> bool:
         """Whether `mutate` was called with the value."""
 
+    def is_written(self, value: Value) -> bool:
+        """Whether its state or one of its attributes is."""
+
     def mutate(self, value: Value) -> None:
         """`value` (a container, cell or iterator) is about to change its state."""
 

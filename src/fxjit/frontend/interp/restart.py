@@ -30,6 +30,8 @@ class BreakPoints:
         self.speculates = True
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.
         self.dispatches = False
+        #: Ids of objects that were given, before this attempt, what eager would have given them by now.
+        self.prepared: set[int] = set()
         #: Updated numbers that this frame's first complete trace found, and where that trace ended; None before there was one.
         self.foreseen: tuple[frozenset[str], object] | None = None
 

@@ -111,13 +111,6 @@ def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[An
     return groups
 
 
-@handles(torch.optim.Optimizer.zero_grad)
-def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """torch keeps its own compiler away from it; here it is code like any other."""
-    plain: Any = torch.optim.Optimizer.zero_grad
-    return t.inline(t.make(plain.__wrapped__), args, kwargs)
-
-
 def _foreach_with_factors(tensors: Any, first: Any, second: Any, factors: Any, divide: bool) -> None:
     for x, a, b, factor in zip(tensors, first, second, factors.unbind()):
         if divide:

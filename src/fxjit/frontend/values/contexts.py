@@ -121,13 +121,13 @@ class ContextMethodValue(Value):
             overrides.refuse(t, "a default device, which is a mode as well, is entered under it")
         if self.name == "__enter__":
             manager.entered.append((t.root.steps, t.root.index))
-            _entered_managers(t).append(manager)
+            entered_managers(t).append(manager)
             return manager.enter(t)
         if self.name == "clone":
             return manager.clone(t)
         if manager.entered:
             manager.entered.pop()
-            _entered_managers(t).remove(manager)
+            entered_managers(t).remove(manager)
         elif not manager.leaves_what_was_open:
             t.break_("context-unsupported", value=manager.describe(), type=manager.cls.__name__, why="it is left, and was "
                      "entered before")
@@ -155,14 +155,15 @@ def _open_managers(t: Tracer) -> list[Value]:
     return held
 
 
-def _entered_managers(t: Tracer) -> list[ContextValue]:
+def entered_managers(t: Tracer) -> list[ContextValue]:
+    """torch's managers that were entered while tracing and not left."""
     found: list[ContextValue] = t.new_source_state("entered managers").setdefault("all", [])
     return found
 
 
 def left_open(t: Tracer) -> list[ContextValue]:
     """The managers that were entered while tracing and not left, whose object or state new code cannot make as it is then."""
-    return [manager for manager in _entered_managers(t) if not manager.leaves_what_was_open]
+    return [manager for manager in entered_managers(t) if not manager.leaves_what_was_open]
 
 
 def abandon(t: Tracer) -> None:
@@ -387,7 +388,7 @@ class AutocastValue(GuardedValue):
 
 def autocast_opened(t: Tracer) -> set[str]:
     """The devices whose autocast the trace has set, by a manager that is still open."""
-    return {manager.settings[0] for manager in _entered_managers(t) if isinstance(manager, AutocastValue)}
+    return {manager.settings[0] for manager in entered_managers(t) if isinstance(manager, AutocastValue)}
 
 
 _AUTOCASTS: Final = tuple(dict.fromkeys((
@@ -474,7 +475,7 @@ def _enter_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 @handles(torch.device.__dict__["__exit__"])
 def _exit_device(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    open_ones = [manager for manager in _entered_managers(t) if isinstance(manager, DeviceValue)]
+    open_ones = [manager for manager in entered_managers(t) if isinstance(manager, DeviceValue)]
     manager = open_ones[-1] if open_ones else DeviceValue(args[0].as_constant())
     return ContextMethodValue(manager, "__exit__").tp_call(t, [], {})
 

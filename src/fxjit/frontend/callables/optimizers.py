@@ -1,0 +1,128 @@
+"""torch.optim in traced code: its Python is traced as it stands but for what is here.
+
+A first step makes the state of an optimizer (moments, counters), and no other step does. That is done before the trace, as
+eager would have it by then, so that the graph of the first step is that of every step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from fxjit.errors import BreakGraph, RestartTrace, leave_trace
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.calls import handles, pass_on
+from fxjit.frontend.values.contexts import GradModeValue, PassThroughValue, entered_managers
+from fxjit.frontend.values.objects import UserObjectValue
+
+
+@handles(Optimizer.zero_grad)
+def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """torch keeps its own compiler away from it; here it is code like any other."""
+    plain: Any = Optimizer.zero_grad
+    return t.inline(t.make(plain.__wrapped__), args, kwargs)
+
+
+def _made_by(init_group: Callable[..., Any]) -> None:
+    @handles(init_group)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) > 1 and not kwargs:
+            _make_state(t, init_group, *args)
+        return pass_on(t, init_group, args, kwargs)
+
+
+for _kind in vars(torch.optim).values():
+    if isinstance(_kind, type) and "_init_group" in vars(_kind):
+        _made_by(vars(_kind)["_init_group"])
+
+
+def _make_state(t: Tracer, init_group: Callable[..., Any], owner: Value, given: Value, *lists: Value) -> None:
+    """Starts the trace again with the state made, where `init_group` would make some and nothing that the frame did before
+    has to do with it."""
+    optimizer = owner.obj if isinstance(owner, UserObjectValue) else None
+    if not isinstance(optimizer, Optimizer) or t.effects.stored_attrs(owner).keys() & {"state", "param_groups"}:
+        return
+    groups = [group for group in optimizer.param_groups if t.known(group) is given]
+    if not groups or t.known(optimizer.state) is not None or not all(map(_lacks_state(optimizer), groups)):
+        return
+    if type(optimizer).step.__module__ == init_group.__module__ and not _is_written(t, optimizer.param_groups):
+        groups = optimizer.param_groups  # which it makes the state of
+    if id(optimizer) in t.break_points.prepared or not _untouched(t, groups):
+        return
+    grad_mode = torch.is_grad_enabled()
+
+    def make() -> None:
+        t.break_points.prepared.add(id(optimizer))
+        try:
+            with torch.set_grad_enabled(grad_mode):
+                for group in filter(_lacks_state(optimizer), groups):
+                    init_group(optimizer, group, *([] for _ in lists))
+        except Exception:  # whatever it is, the program will come to it
+            pass
+
+    leave_trace(RestartTrace("an optimizer got its state", make))
+
+
+def _lacks_state(optimizer: Optimizer) -> Callable[[dict[str, Any]], bool]:
+    def lacks(group: dict[str, Any]) -> bool:
+        return any(p.grad is not None and not optimizer.state.get(p) for p in group["params"])
+
+    return lacks
+
+
+def _untouched(t: Tracer, groups: Iterable[dict[str, Any]]) -> bool:
+    """Whether what the state is made of is as it was when the frame began."""
+    if overrides.innermost(t) is not None:
+        return False
+    if not all(isinstance(manager, (GradModeValue, PassThroughValue)) for manager in entered_managers(t)):
+        return False
+    return not any(_may_have_changed(t, group) for group in groups)
+
+
+def _may_have_changed(t: Tracer, group: dict[str, Any]) -> bool:
+    settings = [value for value in group.values() if isinstance(value, torch.Tensor)]  # the graph may write to them
+    return (any(_is_written(t, obj) for obj in (group, group["params"], *group["params"]))
+            or any(t.known(value) is not None for value in settings))
+
+
+def _is_written(t: Tracer, obj: object) -> bool:
+    value = t.known(obj)
+    return value is not None and t.effects.is_written(value)
+
+
+# -- numbers of steps ----------------------------------------------------------------------------------------------
+
+
+def _counts_in_tensors(update: Callable[..., Any]) -> None:
+    """An update that asks the counters of steps for their numbers is traced as torch's `capturable` one, which does not."""
+    @handles(update)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if id(update) in t.break_points.prepared:
+            return pass_on(t, update, args, {**kwargs, "capturable": t.make(True)})
+        try:
+            return pass_on(t, update, args, kwargs)
+        except BreakGraph:
+            t.break_points.prepared.add(id(update))
+        leave_trace(RestartTrace("the numbers of an optimizer's steps stay tensors"))
+
+
+def _updates() -> Iterator[FunctionType]:
+    for name in {kind.__module__ for kind in vars(torch.optim).values() if isinstance(kind, type)}:
+        for fn in vars(sys.modules[name]).values():
+            if isinstance(fn, FunctionType) and fn.__module__ == name and "capturable" in _keyword_only(fn.__code__):
+                yield fn
+
+
+def _keyword_only(code: CodeType) -> tuple[str, ...]:
+    return code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
+
+
+for _update in _updates():
+    _counts_in_tensors(_update)
