@@ -25,12 +25,14 @@ from fxjit import torch_private
 # -- the bodies: `outs` and `given` are lists of tensors ---------------------------------------------------------------
 
 
-def all_reduce(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
-    outs[0].copy_(wait(start(given[0], reduction, group)))
+def all_reduce(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str, order: Any) -> None:
+    in_memory = outs[0].permute(order)
+    in_memory.copy_(wait(start(in_memory, reduction, group)))
 
 
-def broadcast(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, root: int) -> None:
-    outs[0].copy_(wait(start(given[0], root, group)))
+def broadcast(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, root: int, order: Any) -> None:
+    in_memory = outs[0].permute(order)
+    in_memory.copy_(wait(start(in_memory, root, group)))
 
 
 def all_gather(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int) -> None:
@@ -85,6 +87,17 @@ def require_plain(tensor: torch.Tensor, name: str) -> None:
     require(plain, f"`{name}` is not contiguous, or is complex")
 
 
+def memory_order(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
+    """The dimensions of a dense tensor as they lie in memory. Elements are sent in the order of memory, whatever the dimensions
+    are on the other ranks."""
+    order = tuple(range(tensor.dim()))
+    if tensor.layout is torch.strided and not tensor.is_contiguous():
+        order = tuple(sorted(order, key=lambda each: (tensor.stride(each), tensor.shape[each]), reverse=True))
+        tensor = tensor.permute(order)
+    require_plain(tensor, name)
+    return order
+
+
 def require_fit(whole: list[torch.Tensor], part: list[torch.Tensor], size: int) -> None:
     """Whether `whole` is a tensor of `size` times as many rows as the tensor `part`, or a list of so many tensors like it. Some
     backends take other shapes too, and eager says what it has to say where these do not fit."""
@@ -132,12 +145,12 @@ _Form = tuple[Callable[..., None], Any, list[torch.Tensor], list[torch.Tensor], 
 
 def _all_reduce_of(group: Any, tensors: Any, opts: Any) -> _Form:
     start = torch_private.get("torch.ops._c10d_functional.all_reduce")
-    return all_reduce, start, tensors, tensors, (reduction_name(opts.reduceOp),)
+    return all_reduce, start, tensors, [], (reduction_name(opts.reduceOp), memory_order(tensors[0], "tensor"))
 
 
 def _broadcast_of(group: Any, tensors: Any, opts: Any) -> _Form:
     start = torch_private.get("torch.ops._c10d_functional.broadcast")
-    return broadcast, start, tensors, tensors, (opts.rootRank,)
+    return broadcast, start, tensors, [], (opts.rootRank, memory_order(tensors[0], "tensor"))
 
 
 def _all_gather_of(group: Any, outs: Any, given: Any, opts: Any) -> _Form:
@@ -185,7 +198,8 @@ def _rewritten(original: Any, form: Callable[..., _Form]) -> Callable[..., Any]:
         require(not kwargs and hasattr(args[-1], "asyncOp"), "it is called in another way than torch.distributed calls it")
         body, start, outs, given, rest = form(group, *args)
         for each in tensors:
-            require_plain(each, "tensor")
+            if body not in (all_reduce, broadcast):  # which look for themselves
+                require_plain(each, "tensor")
             require(not (torch.is_grad_enabled() and each.requires_grad), "a tensor requires a gradient")
         body(start, wait_operator(), outs, given, group.group_name, group.size(), *rest)
         return _Done()

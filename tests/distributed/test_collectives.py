@@ -149,6 +149,20 @@ def broadcast_in_place() -> Program:
 
 
 @program
+def in_place_in_the_order_of_memory() -> Program:
+    """Dense tensors whose dimensions are in another order, and on one rank in yet another."""
+    def run(x: torch.Tensor) -> Any:
+        turned = (x.detach() * 2).t()
+        image = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last) * x.detach().sum()
+        other = turned.clone() if distributed.get_rank() else turned.contiguous()
+        distributed.all_reduce(turned)
+        distributed.broadcast(image, 1)
+        distributed.all_reduce(other)
+        return turned, image, other
+    return run
+
+
+@program
 def facts_about_groups() -> Program:
     group = distributed.new_group(WORLD)
 
@@ -315,12 +329,17 @@ def reduce_complex_numbers(y: torch.Tensor) -> None:
     distributed.all_reduce(torch.complex(y, y))
 
 
+def broadcast_columns(y: torch.Tensor) -> None:
+    """Gloo sends what lies in memory from the first element on."""
+    distributed.broadcast(torch.stack([y, y], -1)[..., 0], 0)
+
+
 def wait_for_all(y: torch.Tensor) -> None:
     distributed.barrier()
 
 
 CALLS_THAT_BREAK = (wait_for_all, start_and_wait, send_and_receive, reduce_what_autograd_sees,
-                    reduce_complex_numbers)
+                    reduce_complex_numbers, broadcast_columns)
 
 
 def break_at_each() -> list[int]:
@@ -328,7 +347,7 @@ def break_at_each() -> list[int]:
 
 
 def test_what_a_graph_cannot_hold_runs_between_two(ranks):
-    assert ranks(break_at_each) == [[2, 2, 2, 2, 2]] * 2
+    assert ranks(break_at_each) == [[2, 2, 2, 2, 2, 2]] * 2
 
 
 def exchange_of_varying_rows(backend: str) -> int:

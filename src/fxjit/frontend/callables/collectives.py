@@ -97,8 +97,14 @@ class _InPlace:
         for each in found:
             if not isinstance(each, TensorValue) or each.pytype() not in (torch.Tensor, torch.nn.Parameter):
                 self.refuse(f"`{name}` is no plain tensor")
-            collectives.require_plain(each.fake, name)
         return found  # type: ignore[return-value]  # the loop has seen each
+
+    def contiguous(self, name: str) -> list[TensorValue]:
+        """The tensors under this name, with autograd out of it, each of which lies in memory as its dimensions say."""
+        found = self.untracked(name)
+        for each in found:
+            collectives.require_plain(each.fake, name)
+        return found
 
     def untracked(self, name: str) -> list[TensorValue]:
         """The same, with autograd out of it: it would see the copy, and not the write of eager, or eager refuses it."""
@@ -146,21 +152,22 @@ def _rewrite(call: Callable[[_InPlace], Value], *fns: Any) -> None:
 def _call_all_reduce(call: _InPlace) -> Value:
     outs = call.untracked("tensor")
     call.check(len(outs) == 1)
-    start = torch_private.get("torch.ops._c10d_functional.all_reduce")
-    return call.emit(collectives.all_reduce, start, outs, outs, call.reduction())
+    start, order = torch_private.get("torch.ops._c10d_functional.all_reduce"), collectives.memory_order(outs[0].fake, "tensor")
+    return call.emit(collectives.all_reduce, start, outs, [], call.reduction(), order)
 
 
 def _call_broadcast(call: _InPlace) -> Value:
     outs, group = call.untracked("tensor"), call.group().as_constant()
     call.check(len(outs) == 1)
     root = collectives.root_in_group(group, call.constant("src"), call.constant("group_src"))
-    return call.emit(collectives.broadcast, torch_private.get("torch.ops._c10d_functional.broadcast"), outs, outs, root)
+    start, order = torch_private.get("torch.ops._c10d_functional.broadcast"), collectives.memory_order(outs[0].fake, "tensor")
+    return call.emit(collectives.broadcast, start, outs, [], root, order)
 
 
 def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
     def call_all_gather(call: _InPlace) -> Value:
-        outs, size = call.untracked(out), call.group().as_constant().size()
-        read = call.untracked(given)
+        outs, size = call.contiguous(out), call.group().as_constant().size()
+        read = call.contiguous(given)
         _require_fit(outs, read, size)
         start = torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor")
         return call.emit(collectives.all_gather, start, outs, read)
@@ -170,8 +177,8 @@ def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
 
 def _reduce_scatter_from(given: str) -> Callable[[_InPlace], Value]:
     def call_reduce_scatter(call: _InPlace) -> Value:
-        outs, size = call.untracked("output"), call.group().as_constant().size()
-        read = call.untracked(given)
+        outs, size = call.contiguous("output"), call.group().as_constant().size()
+        read = call.contiguous(given)
         _require_fit(read, outs, size)
         start = torch_private.get("torch.ops._c10d_functional.reduce_scatter_tensor")
         return call.emit(collectives.reduce_scatter, start, outs, read, call.reduction())
@@ -180,7 +187,7 @@ def _reduce_scatter_from(given: str) -> Callable[[_InPlace], Value]:
 
 
 def _call_all_to_all(call: _InPlace) -> Value:
-    outs, read, size = call.untracked("output"), call.untracked("input"), call.group().as_constant().size()
+    outs, read, size = call.contiguous("output"), call.contiguous("input"), call.group().as_constant().size()
     call.check(len(outs) == len(read) == 1)
     splits = [call.given[name] for name in ("output_split_sizes", "input_split_sizes")]
     for tensor, rows in zip((outs[0], read[0]), splits, strict=True):
