@@ -56,8 +56,7 @@ def test_a_step_is_a_graph_before_and_a_graph_after_backward(kind, backend):
 
     actual = train(kind, lambda fn: fxjit.compile(fn, backend=counting))
     torch.testing.assert_close(actual, expected)
-    more = kind == "momentum"  # made of the first gradients
-    assert len(graphs) <= 3 + more, "two, and another before backward where there are gradients to forget"
+    assert len(graphs) <= (3 if kind == "momentum" else 2), "momentum is made of the first gradients"
 
 
 def epoch(compiler):
@@ -331,3 +330,80 @@ def test_a_step_that_eager_refuses_is_refused():
         return None
 
     check(step)
+
+
+class Kept(nn.Parameter):
+    """A parameter that sees to its gradients itself."""
+
+
+@pytest.mark.parametrize("of_module", [False, True])
+@pytest.mark.parametrize("given", [(), (True,), (False,), ("set_to_none",)])
+def test_one_graph_forgets_gradients_that_are_there_or_not(of_module, given):
+    """First calls of a training have none, the others do."""
+    options = {"set_to_none": True} if given == ("set_to_none",) else {}
+    arguments = () if options else given
+
+    def step(model, optimizer, x):
+        (model if of_module else optimizer).zero_grad(*arguments, **options)
+        return model(x).square().mean(), [each.grad is None for each in model.parameters()]
+
+    def run(step):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        model[1].bias = Kept(torch.zeros(2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for number in range(4):
+            if number == 2:
+                model[0].bias.grad = None
+            loss, forgotten = step(model, optimizer, torch.randn(3, 4))
+            gradients = [None if each.grad is None else each.grad.clone() for each in model.parameters()]
+            seen.append((loss.detach(), gradients, forgotten))
+            if number != 3:
+                loss.backward()
+        return seen
+
+    expected = run(step)
+    fxjit.reset()
+    graphs = fxjit.testing.CompileCounter()
+    actual = run(fxjit.compile(step, backend=graphs, fullgraph=True))
+    assert str(actual) == str(expected)
+    if arguments != (False,):
+        assert graphs.frame_count <= 2, "the parameter of another class is asked whether it has a gradient"
+
+
+def test_a_step_that_fails_has_forgotten_the_gradients_before():
+    def step(parameters, optimizer, number):
+        optimizer.zero_grad()
+        try:
+            return (parameters[0] * 2).sum().item() + torch.ones(2)[number + 1].item() + len(torch.ones(3)[[number * 2]])
+        except IndexError as error:
+            return type(error), parameters[0].grad
+        finally:
+            parameters[0].grad = torch.ones(3, 4)
+
+    check(step, torch.optim.SGD)
+    parameters, optimizer = small(torch.optim.SGD)
+
+    def fails(index):
+        optimizer.zero_grad()
+        return torch.ones(2)[index] + parameters[0].sum()
+
+    for wrong in (torch.tensor([5]), torch.tensor([7])):
+        parameters[0].grad = torch.ones(3, 4)
+        with pytest.raises(IndexError):
+            fxjit.compile(fails, backend="native")(wrong)
+        assert parameters[0].grad is None
+
+
+def test_a_replicas_gradients_go_with_a_warning():
+    def step(model):
+        model.zero_grad()
+        return model.weight * 2
+
+    model = nn.Linear(2, 2)
+    model._is_replica = True
+    model.weight.grad = torch.ones(2, 2)
+    with pytest.warns(UserWarning, match="has no effect"):
+        fxjit.compile(step, backend="eager")(model)
+    assert model.weight.grad is None

@@ -1,7 +1,8 @@
-"""torch.optim in traced code: its Python is traced as it stands but for what is here.
+"""torch.optim in traced code: its Python is traced as it stands but for what is here, so that the first step of a training is
+the graph of the others.
 
-A first step makes the state of an optimizer (moments, counters), and no other step does. That is done before the trace, as
-eager would have it by then, so that the graph of the first step is that of every step.
+A first step makes the state of an optimizer (moments, counters), and no other step does: that is done before the trace, as
+eager would have it by then. It has no gradients to forget, as the others have: which there are is not looked at.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
@@ -22,12 +23,57 @@ from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import GradModeValue, PassThroughValue, entered_managers
 from fxjit.frontend.values.objects import UserObjectValue
 
+# -- gradients -----------------------------------------------------------------------------------------------------
+
 
 @handles(Optimizer.zero_grad)
-def zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _zero_grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """torch keeps its own compiler away from it; here it is code like any other."""
     plain: Any = Optimizer.zero_grad
+    if _forgets(*args[1:], **kwargs):
+        return t.inline(t.make(_forget_gradients_of_groups), args[:1], {})
     return t.inline(t.make(plain.__wrapped__), args, kwargs)
+
+
+@handles(torch.nn.Module.zero_grad)
+def _zero_grad_of_module(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if _forgets(*args[1:], **kwargs):
+        return t.inline(t.make(_forget_gradients_of_module), args[:1], {})
+    return pass_on(t, torch.nn.Module.zero_grad, args, kwargs)
+
+
+def _forgets(*args: Value, **kwargs: Value) -> bool:
+    """Whether these arguments say that gradients go, rather than become zeros."""
+    if not args and not kwargs:
+        return True
+    given = args[0] if len(args) == 1 and not kwargs else kwargs.get("set_to_none") if len(kwargs) == 1 and not args else None
+    return given is not None and given.is_constant() and bool(given.as_constant())
+
+
+def _forget_gradients_of_groups(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        _forget_gradients(group["params"])
+
+
+def _forget_gradients_of_module(module: Any) -> None:
+    if getattr(module, "_is_replica", False):
+        _zero_grad_of_replica(module)
+    _forget_gradients(module.parameters())
+
+
+#: It warns first; another function than torch's, which is resolved to the handler.
+_zero_grad_of_replica: Final = FunctionType(torch.nn.Module.zero_grad.__code__, torch.nn.Module.zero_grad.__globals__,
+                                            argdefs=torch.nn.Module.zero_grad.__defaults__)
+
+
+def _forget_gradients(parameters: Iterable[torch.Tensor]) -> None:
+    """Whether there are any is not asked: the graph is the same, and before the first step of a training there are none."""
+    for p in parameters:
+        if type(p) is torch.nn.Parameter or type(p) is torch.Tensor or p.grad is not None:
+            p.grad = None
+
+
+# -- state ---------------------------------------------------------------------------------------------------------
 
 
 def _made_by(init_group: Callable[..., Any]) -> None:
