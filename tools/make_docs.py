@@ -192,9 +192,8 @@ SEVERAL_PROCESSES = (
      "`find_unused_parameters` and buckets as views of gradients stay torch's; with `delay_all_reduce_named_params` graphs run "
      "as captured. The hooks for bfloat16 and PowerSGD raise or hang over gloo in eager: untried"),
     ("FSDP2 (`fully_shard`), compiled blocks or the whole model",
-     "all blocks of a class share a graph; gathering and freeing parameters stay between graphs, as FSDP's hooks do them. "
-     "`fullgraph=True` of a block that is sharded already is refused, since its hooks are no part of a graph (torch.compile "
-     "takes it): compile the block, then shard it"),
+     "all blocks of a class share a graph, without a break, with `fullgraph=True` too; gathering and freeing parameters stay "
+     "between graphs, as FSDP's hooks do them"),
     ("FSDP1 (`FullyShardedDataParallel`)",
      "works, with breaks around each wrapped module, whose `forward` is compiled: both kinds of parameters, mixed precision, "
      "three sharding strategies; where activations are checkpointed, blocks run eagerly, as with torch.compile"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from . import _C, torch_private
 from .artifact import METHODS
 from .options import RegionOptions
 from .regions import code_of, compiled_function, disabled_function, inlining, note_options, on_miss
-from .skips import is_librarys, marks
+from .skips import Verdict, function_verdict, is_librarys, marks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OWN_ATTRIBUTES = frozenset({"_orig_mod", "options", "frozen", "reason", "forward", "_called", "_modules", "training"})
@@ -183,11 +184,22 @@ def _rebuild(module: nn.Module, options: Any, frozen: bool, reason: str | None, 
 
 def _needs_own_frame(module: nn.Module) -> bool:
     """Whether the call has to start in a frame of ours: hooks are to be traced too, or `forward` is torch's own."""
-    if any(getattr(module, name, None) for name in _HOOKS) or _global_hooks():
+    hooks = [hook for owner, prefix in ((module, ""), (_torch_module, "_global")) for kind in _HOOKS
+             for hook in (getattr(owner, prefix + kind, None) or {}).values()]
+    if hooks and not any(map(_is_never_traced, hooks)):
         return True
     forward = getattr(module.forward, "__func__", module.forward)
     code = getattr(forward, "__code__", None)
     return code is not None and is_librarys(code, forward.__globals__)
+
+
+def _is_never_traced(hook: Any) -> bool:
+    """Whether the graph would break at this hook (FSDP2's, disabled ones): then the hooks run as they are, and `forward` alone
+    is compiled, without a break."""
+    fn = getattr(hook, "__func__", hook)
+    if isinstance(fn, _C.DisabledFunction):
+        return True
+    return isinstance(fn, FunctionType) and function_verdict(fn)[0] is Verdict.SKIP
 
 
 def _alike(module: nn.Module) -> Hashable:
@@ -207,10 +219,6 @@ def _alike(module: nn.Module) -> Hashable:
 
 def _has_shape(value: torch.Tensor | None) -> bool:
     return value is not None and not is_lazy(value)
-
-
-def _global_hooks() -> bool:
-    return any(getattr(_torch_module, "_global" + name, None) for name in _HOOKS)
 
 
 def compile_in_place(module: nn.Module, options: RegionOptions) -> None:

@@ -13,6 +13,9 @@ import torch.nn.modules.module as torch_module
 from torch import nn
 
 import fxjit
+from fxjit.module import compile_in_place
+from fxjit.options import region_options
+from fxjit.testing import CompileCounter
 
 
 @pytest.fixture(autouse=True)
@@ -226,3 +229,46 @@ def test_arguments_are_not_kept() -> None:
     for _ in range(10):
         fast(x, times=1, extra=1.0)
     assert sys.getrefcount(x) == before
+
+
+class Counted(nn.Module):
+    """A module with hooks of which one is kept out of graphs."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.seen: list[str] = []
+        self.register_forward_pre_hook(self.before)
+        self.register_forward_hook(doubles)
+
+    @fxjit.disable
+    def before(self, module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        self.seen.append(f"{args[0].sum().item():.1f}")
+        return (args[0] + 1,)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * 3
+
+
+def doubles(module: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    return output * 2
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_hooks_that_are_never_traced_run_around_the_graph(in_place: bool) -> None:
+    fxjit.counters.clear()
+    module, plain = Counted(Scale()), Counted(Scale())
+    counter = CompileCounter()
+    run: Any = module
+    if in_place:
+        compile_in_place(module, region_options(backend=counter, fullgraph=True))
+    else:
+        run = fxjit.compile(module, backend=counter, fullgraph=True)
+
+    for _ in range(3):
+        torch.testing.assert_close(run(X), plain(X))
+
+    assert module.seen == plain.seen == ["3.0"] * 3
+    assert not fxjit.counters["graph_break"]
+    # `forward`, and the other hook, which is a frame of its own
+    assert counter.frame_count == 2
