@@ -25,6 +25,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxjit import _C, agreement, config, debug, events, generated, logs, process_state, progress, torch_private
+from fxjit.backends.door import noted_results
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in, tells_writes
@@ -296,13 +297,14 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         _captured_nothing(options, frame, None if trace.has_symbols else result.guards)
         return None
     compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.AnyRecipe | None]()
+    backend = options.chosen_backend
     as_captured: list[bool] = []
     offer = _offer_for(options, frame.code, stored)
     if graph is not None:
         allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
         with (_stage("backend", name, seconds), process_state.queried() as states, allowed, recipe.noted() as recipes,
               events.listen(lambda event: as_captured.append(True) if isinstance(event, events.RunsAsCaptured) else None)):
-            compiled = _call_backend(options, graph, result, trace)
+            compiled, backend = _call_backend(options, graph, result, trace)
         # A compile that is under way says only at its end which states its code depends on.
         known = is_built_in(options.chosen_backend) and not offer.deferred
         for state in sorted(states if known else process_state.QUERYABLE):
@@ -311,8 +313,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
             compiled = _speculative(options, frame.code, compiled, graph, speculated)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
-        starts_over, undoing = ("never", None) if graph is None or options.tells_failures else _starting_over(
-            result, graph, options, bool(as_captured))
+        reported = options.tells_failures or not isinstance(backend, str)
+        starts_over, undoing = ("never", None) if graph is None or reported else _starting_over(
+            result, graph, backend, bool(as_captured))
         new_code = assemble(result, plan, compiled, starts_over=starts_over, undoing=undoing)
     with _stage("guards", name, seconds):
         relied_on = result.guards
@@ -379,13 +382,13 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
     return _C.DisabledFunction(speculative, opaque=True)
 
 
-def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, options: Options,
+def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, backend: str | Callable[..., Any],
                    as_captured: bool) -> tuple[StartsOver, UndoableGraph | None]:
     """Whether the user's code runs from its beginning where the graph fails, and what calls the graph for that. A graph that
     tells whether it wrote to its inputs is not called by anything that copies them, unless effects would be lost. Large inputs
     are copied where the graph runs as it was captured, which has no other way back, and looks something up."""
-    tells = tells_writes(options.chosen_backend) and not as_captured
-    as_written = as_captured or options.chosen_backend in ("eager", "eager_noexcept")
+    tells = tells_writes(backend) and not as_captured
+    as_written = as_captured or backend in ("eager", "eager_noexcept")
     if result.repeatable:
         return "always", None
     if result.speculated is not None:
@@ -397,7 +400,7 @@ def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, options: Op
     can_draw = all(each.type == "cpu" for each in _input_devices(graph))
     if plan is not None and (result.effects or not tells) and (can_draw or not plan.draws):
         return "always", UndoableGraph(_positions(plan.written, graph), plan.draws, whole=plan.whole)
-    if not tells_writes(options.chosen_backend) or restart is None:
+    if not tells_writes(backend) or restart is None:
         return "never", None
     if not restart.draws:
         return "if unwritten", None
@@ -539,8 +542,10 @@ def _tracing(mode: FakeTensorMode, contexts: Sequence[tuple[torch.Tensor, Any]])
         context.tensor_to_context.clear()
 
 
-def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceResult, trace: Trace) -> Callable[..., Any]:
-    """The backend's callable for the graph. It sees fake inputs through TracingContext where it wants them."""
+def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceResult,
+                  trace: Trace) -> tuple[Callable[..., Any], str | Callable[..., Any]]:
+    """The backend's callable for the graph, and whose it is: that of one of ours, which somebody's backend called and gave on.
+    It sees fake inputs through TracingContext where it wants them."""
     if logs.enabled("graph_code"):
         _graph_log.info("%s\n%s", result.code.code.co_qualname, graph.print_readable(print_output=False))
     env = trace.policy.shape_env
@@ -553,11 +558,13 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     known = [number.fake(mode) for number in trace.policy.floats]  # found by their tensors during their lifetime
     try:
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), _tracing(mode, trace.policy.contexts):
-            compile_part = functools.partial(_run_backend, options)
+            makers: list[str | Callable[..., Any]] = []
+            compile_part = functools.partial(_run_backend, options, makers)
             with recipe.noted():
                 compiled = split_by_ddp_bucket(graph, examples, compile_part)
             if compiled is not None:
                 recipe.note(None)  # where it is cut is no fact that its guards name
+                makers.append(options.chosen_backend)
             compiled = compiled or compile_part(graph, examples)
     except FxjitError:
         raise
@@ -579,23 +586,27 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         trace.policy.history.random_inputs = False
         leave_trace(RetraceFrame("the backend decided on a random number"))
     # What the backend calls while it runs is not the user's program: the hook does not look at it.
-    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}")
+    return _C.DisabledFunction(compiled, opaque=True, range=f"fxjit: {result.code.code.co_qualname}"), makers[-1]
 
 
-def _run_backend(options: Options, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Calls the backend with a graph; the results of a backend that is not ours are counted."""
+def _run_backend(options: Options, makers: list[str | Callable[..., Any]], graph: torch.fx.GraphModule,
+                 example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Calls the backend with a graph; the results of a backend that is not ours are counted. `makers` is given whose it is."""
     progress.graph()
     results: Any = graph.graph.output_node().args[0]
     outputs = len(results)  # now: the backend may change the graph
     inlined = overrides.inlined_in(graph)
     if inlined or options.chosen_backend == "eager":
         recipe.note(None if inlined else recipe.Recipe(graph))
-    compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
+    with noted_results() as noted:
+        compiled: Any = (without_torch_function(options.backend) if inlined else options.backend)(graph, list(example_inputs))
     if not callable(compiled):
         raise BackendCompilerFailed(options.backend_name, TypeError(
             f"a backend must return a callable, not {type(compiled).__name__}"))
+    maker = next((name for result, name in noted if result is compiled), options.chosen_backend)
+    makers.append(maker)
     compiled = without_torch_function(compiled) if inlined else compiled
-    unchecked = is_built_in(options.chosen_backend) or not outputs
+    unchecked = is_built_in(maker) or not outputs
     return compiled if unchecked else checking_results(compiled, options.backend_name, outputs)
 
 

@@ -352,3 +352,36 @@ def test_what_a_signal_raises_while_inputs_are_copied_has_no_context(monkeypatch
     with pytest.raises(TimeIsUp) as caught:
         UndoableGraph((0,), draws=False)(lambda x: (x,), torch.ones(2))
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("name", ["native", "aot_eager"])
+@pytest.mark.parametrize("fn", [raises_in_the_middle, catches])
+def test_a_backend_that_gives_on_what_one_of_ours_made_starts_over_as_that_does(fn, name):
+    inner = fxjit.lookup_backend(name)
+    seen = []
+
+    def counting(gm, inputs):
+        seen.append(gm)
+        return inner(gm, inputs)
+
+    x, index = torch.arange(3.0), torch.tensor([7, 0, 1])
+    before = counters["failed_graphs"][fn.__name__]
+    compiled = fxjit.compile(fn, backend=counting)
+    assert outcome(compiled, x, index) == outcome(fn, x, index)
+    assert seen and counters["failed_graphs"][fn.__name__] == before + 1
+
+
+def test_a_backend_with_a_callable_of_its_own_is_told_what_that_raises():
+    def wrapping(gm, inputs):
+        compiled = fxjit.lookup_backend("native")(gm, inputs)
+
+        def run(*args):
+            try:
+                return compiled(*args)
+            except Exception as error:
+                raise KeyError("seen by the backend") from error
+
+        return run
+
+    with pytest.raises(KeyError, match="seen by the backend"):
+        fxjit.compile(raises_in_the_middle, backend=wrapping)(torch.ones(3), torch.tensor([7, 0, 1]), [])

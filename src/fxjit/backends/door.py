@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from fxjit import torch_private
@@ -26,13 +28,31 @@ def needs(feature: str) -> Callable[[Backend], Backend]:
         def compile(gm: Any, example_inputs: Any, **options: Any) -> Callable[..., Any]:
             if torch_private.is_on(feature):
                 try:
-                    return backend(gm, example_inputs, **options)  # type: ignore[no-any-return]  # a backend is any callable
+                    compiled = backend(gm, example_inputs, **options)
                 except LACKING:
                     if torch_private.is_on(feature, thoroughly=True):
                         raise
+                else:
+                    if (results := _results.get()) is not None:
+                        results.append((compiled, backend.__name__))
+                    return compiled  # type: ignore[no-any-return]  # a backend is any callable
             counters["run_as_captured"]["torch-lacks-name"] += 1
             return eager(gm, example_inputs)
 
         return compile
 
     return decorate
+
+
+_results: ContextVar[list[tuple[Callable[..., Any], str]] | None] = ContextVar("results", default=None)
+
+
+@contextmanager
+def noted_results() -> Iterator[list[tuple[Callable[..., Any], str]]]:
+    """What such backends return inside, each with the backend's name: somebody's backend may give it on."""
+    results: list[tuple[Callable[..., Any], str]] = []
+    token = _results.set(results)
+    try:
+        yield results
+    finally:
+        _results.reset(token)
