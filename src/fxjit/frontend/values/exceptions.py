@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from fxjit.errors import BreakGraph, UserStack, leave_trace
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, protocol
+from fxjit.frontend.values import descriptors, instance_dicts, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
-from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.objects import UserObjectValue, instance_namespace
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.traits import AttributeErrorValue
 from fxjit.frontend.values.wrap import wraps
@@ -386,7 +386,7 @@ def wrap_exception(t: Tracer, exc: BaseException, source: Source) -> Value:
     args = t.wrap(exc.args, AttrSource(source, "args"))
     value = ExceptionValue(type(exc), (), source, exc)
     value.args = list(getattr(args, "items", ())) or protocol.unpack(t, args)
-    return value
+    return instance_dicts.met_object(t, value, exc, instance_namespace(exc))
 
 
 def is_exception_class(value: Value) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import instance_dicts, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
 from fxjit.frontend.values.extension import ExtensionPoint
@@ -126,7 +126,11 @@ class FunctionValue(Value):
         if name == "__code__":
             return t.make(self.code)
         if name == "__dict__":
-            return self._own_namespace(t, self._root)
+            self._meet_namespace(t)
+            return self.instance_dict(t)
+        if name not in _FUNCTION_SLOTS:
+            self._meet_namespace(t)
+            instance_dicts.look_at(t, self.fn.__dict__, name)
         try:
             found = getattr(self.fn, name)
         except AttributeError as error:
@@ -135,6 +139,17 @@ class FunctionValue(Value):
         if name not in _FUNCTION_SLOTS and name not in self.fn.__dict__ and callable(found):
             return protocol.generic_getattr(t, self, name)
         return t.wrap(found, AttrSource(self._root, name))
+
+    def _meet_namespace(self, t: Tracer) -> None:
+        if self.fn is not None:
+            instance_dicts.meet(t, self, self.fn.__dict__, self._root)
+
+    def namespace(self) -> dict[str, Any] | None:
+        """The instance dict of the real function."""
+        return None if self.fn is None else self.fn.__dict__
+
+    def instance_dict(self, t: Tracer) -> Value:
+        return self._own_namespace(t, None if self.fn is None else self._root)
 
     def _own_namespace(self, t: Tracer, root: Source | None) -> Value:
         if self._namespace is None:
@@ -305,6 +320,8 @@ def _set_function_attr(t: Tracer, fn: Value, name: str, value: Value | None) -> 
     if name == "__dict__":
         t.break_("value-set-attribute", value=fn.describe(), name=name, type="function",
                  why="the whole namespace is replaced")
+    if isinstance(fn, FunctionValue) and name not in _FUNCTION_SLOTS:
+        fn._meet_namespace(t)
     wanted = _WRITTEN_TYPES.get(name)
     if wanted is not None and (value is None or not issubclass(value.pytype(), wanted)):
         t.break_("value-set-attribute", value=fn.describe(), name=name, type="function", why="CPython takes no such value")

@@ -191,9 +191,7 @@ def wrap_module(t: Tracer, obj: torch.nn.Module, source: Source) -> Value:
         t.guard(TypeIs(source, type(obj)))
         return UntraceableValue(obj, source, "value-unknown-type", value=source.name, type=type(obj).__name__)
     t.guard(TypeIs(source, type(obj)))
-    made = ModuleValue(type(obj), source, obj)
-    instance_dicts.meet(t, made, instance_namespace(obj))
-    return made
+    return instance_dicts.met_object(t, ModuleValue(type(obj), source, obj), obj, instance_namespace(obj))
 
 
 # -- lazy modules -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import instance_dicts
 from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.traits import Places
 from fxjit.guards.kinds import HasKey, IdIs
@@ -30,6 +31,8 @@ class NamespaceValue(Places):
         self.builtins = builtins
         self.written: dict[str, Value | None] = {}
         self._loaded: dict[str, Value] = {}
+        #: Whether the trace met a global, and whether it wrote attributes to its module in a way that is not seen here.
+        self.was_met = self.hides_writes = False
 
     def pytype(self) -> type:
         return dict
@@ -40,7 +43,7 @@ class NamespaceValue(Places):
 
     def load(self, t: Tracer, name: str) -> Value | None:
         """The value of a global or builtin name; None where there is none."""
-        self._apart_from_the_dict(t, stores=False)
+        self.meet(t)
         found: Value | None = self._loaded.get(name)
         if found is not None:
             return found
@@ -51,21 +54,29 @@ class NamespaceValue(Places):
             self._loaded[name] = found
         return found
 
-    def _apart_from_the_dict(self, t: Tracer, stores: bool) -> None:
-        """The dict may have been looked at as a dict (what `exec` filled, say): neither sees what the other writes."""
-        same = t.known(self.namespace)
-        if same is not None and same is not self and (stores or t.effects.is_mutated(same)):
-            name = str(self.namespace.get("__name__"))
-            t.break_("call-unsupported", callable=f"a function whose globals ({name}) are also written as a dict")
+    def meet(self, t: Tracer, stores: bool = False) -> None:
+        """A global is about to be read, or written."""
+        assert self.source is not None
+        if self.hides_writes:
+            t.break_("call-unsupported", callable="a function whose module has got attributes through its class")
+        self.was_met = True
+        instance_dicts.meet_globals(t, self, self.namespace, self.source, self.written, stores)
 
     def own(self, t: Tracer, name: str) -> Value | None:
         """The value of a name that the namespace itself has."""
+        self.look_at(t, name)
         if name in self.written:
             value = self.written[name]
             return value.realize() if value is not None else None
         if name in self.namespace:
             return t.wrap(self.namespace[name], self.item_source(name)).realize()
+        assert self.source is not None
+        t.guard(HasKey(self.source, name, False))
         return None
+
+    def look_at(self, t: Tracer, name: str) -> None:
+        self.meet(t)
+        instance_dicts.look_at(t, self.namespace, name)
 
     def item_source(self, name: str) -> Source:
         """Where the global `name` is found again."""
@@ -75,12 +86,10 @@ class NamespaceValue(Places):
         return ItemSource(self.source, name)
 
     def _load_builtin(self, t: Tracer, name: str) -> Value | None:
-        if name not in self.written:
-            assert self.source is not None
-            t.guard(HasKey(self.source, name, False))
-        behind = known_namespace(t, self.builtins)
-        if behind is not None and name in behind.written:
+        behind = namespace_value(t, self.builtins, {})
+        if name in behind.written:
             return behind.own(t, name)
+        behind.look_at(t, name)
         if name not in self.builtins:
             return None
         obj = self.builtins[name]
@@ -95,7 +104,7 @@ class NamespaceValue(Places):
         """Bind `name` (None: delete it); False if there is nothing to delete."""
         if value is None and self.own(t, name) is None:
             return False
-        self._apart_from_the_dict(t, stores=True)
+        self.meet(t, stores=True)
         t.effects.mutate(self)
         self.written[name] = value
         self._loaded.pop(name, None)
@@ -130,11 +139,7 @@ class NamespaceValue(Places):
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         name = self._name(t, item)
-        found = self.own(t, name)
-        if found is None and name not in self.written:
-            assert self.source is not None
-            t.guard(HasKey(self.source, name, False))
-        return t.make(found is not None)
+        return t.make(self.own(t, name) is not None)
 
     def meth_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         answer = self.sq_contains(t, key)

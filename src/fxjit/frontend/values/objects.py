@@ -205,10 +205,10 @@ class UserObjectValue(ObjectMethods):
             return None
         if self._is_looked_up_in_c(t):
             return self._of_c_lookup(t, name)
-        instance_dicts.look_at(t, self, name)
         namespace = instance_namespace(self.obj)
         if namespace is None:
             return None
+        instance_dicts.look_at(t, namespace, name)
         if name in namespace:
             return t.wrap(namespace[name], ItemSource(InstanceDictSource(self.source), name)).realize()
         t.guard(InstanceHasAttr(self.source, name, False))
@@ -594,8 +594,8 @@ class InstanceDictValue(DictValue):
                 if not isinstance(protocol.type_lookup(self.owner.cls, name), slots)}
 
     def _look_at(self, name: str | None) -> None:
-        if isinstance(self.owner, UserObjectValue):
-            instance_dicts.look_at(self._t, self.owner, name)
+        if (namespace := self.owner.namespace()) is not None:
+            instance_dicts.look_at(self._t, namespace, name)
 
     @property
     def items(self) -> dict[HashKey, tuple[Value, Value]]:
@@ -664,9 +664,7 @@ def _wrap_user_object(t: Tracer, obj: object, source: Source) -> Value:
         t.guard(IdIs(source, obj))
         return UserObjectValue(type(obj), source, obj, t.make(_EXACT[base_type](obj)))
     base = None if base_type is None else wrap_as_base(t, obj, source)
-    made = UserObjectValue(type(obj), source, obj, base)
-    instance_dicts.meet(t, made, instance_namespace(obj))
-    return made
+    return instance_dicts.met_object(t, UserObjectValue(type(obj), source, obj, base), obj, instance_namespace(obj))
 
 
 def _receiver(t: Tracer, name: str, args: Sequence[Value], count: int) -> Sequence[Value]:

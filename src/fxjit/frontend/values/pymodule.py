@@ -6,13 +6,13 @@ import builtins
 import types
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors
+from fxjit.frontend.values import descriptors, instance_dicts
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.namespaces import known_namespace, namespace_value
+from fxjit.frontend.values.namespaces import NamespaceValue, known_namespace, namespace_value
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import HasAttr, IdIs
-from fxjit.guards.source import AttrSource, ConstSource, Source
+from fxjit.guards.source import AttrSource, ConstSource, InstanceDictSource, Source
 
 
 class PyModuleValue(Value):
@@ -43,6 +43,7 @@ class PyModuleValue(Value):
             return written
         if name == "__dict__" and type(self.module) is types.ModuleType:
             return namespace_value(t, vars(self.module), vars(builtins))
+        self._look_at(t, name)
         try:
             found = getattr(self.module, name)
         except AttributeError as error:
@@ -60,6 +61,18 @@ class PyModuleValue(Value):
             return t.make(found)
         return t.wrap(found, AttrSource(source, name)).realize()
 
+    def _look_at(self, t: Tracer, name: str) -> None:
+        namespace = namespace_value(t, vars(self.module), vars(builtins))
+        if type(self.module) is types.ModuleType:
+            namespace.look_at(t, name)
+        else:
+            self._meet(t, namespace)
+            instance_dicts.look_at(t, namespace.namespace, name)
+
+    def _meet(self, t: Tracer, namespace: NamespaceValue, stores: bool = False) -> None:
+        source = InstanceDictSource(self.source or ConstSource(self.module, self.module.__name__))
+        instance_dicts.meet_globals(t, self, namespace.namespace, source, namespace.written, stores)
+
     def _written(self, t: Tracer, name: str) -> Value | _NotImplemented | None:
         """As effects.load_attr; what functions of the module wrote to its globals counts."""
         namespace = known_namespace(t, vars(self.module))
@@ -73,6 +86,11 @@ class PyModuleValue(Value):
         if descriptors.is_data_descriptor(t, of_class) or (type(self.module) is not types.ModuleType and name.startswith("__")):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         if type(self.module) is not types.ModuleType:
+            namespace = namespace_value(t, vars(self.module), vars(builtins))
+            if namespace.was_met:
+                t.break_("attribute-unsupported", value=self.describe(), name=name)
+            self._meet(t, namespace, stores=True)
+            namespace.hides_writes = True
             t.effects.store_attr(self, name, value)  # its class may have a say: torch.backends.cudnn and its like
         elif not namespace_value(t, vars(self.module), vars(builtins)).store(t, name, value):
             t.raise_(AttributeError, f"module '{self.module.__name__}' has no attribute '{name}'")

@@ -19,7 +19,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, observed, overrides, protocol, tensor_index, tensor_methods, wrappers
+from fxjit.frontend.values import (
+    descriptors,
+    instance_dicts,
+    observed,
+    overrides,
+    protocol,
+    tensor_index,
+    tensor_methods,
+    wrappers,
+)
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
@@ -149,6 +158,8 @@ class TensorValue(GraphTensor, SuperLookup):
         if self.source is None or self.real is None or name.startswith("__"):
             return None
         namespace = self.real.__dict__
+        instance_dicts.meet(t, self, namespace, self.source)
+        instance_dicts.look_at(t, namespace, name)
         if name not in namespace:
             if protocol.type_lookup(self.cls, name) is NOT_IMPLEMENTED:
                 t.guard(InstanceHasAttr(self.source, name, False))
@@ -228,6 +239,8 @@ class TensorValue(GraphTensor, SuperLookup):
             protocol.getattr_(t, self, name)  # AttributeError where there is none
         if name == "grad" and value is None:
             value = t.make(None)
+        if raw is NOT_IMPLEMENTED and self.real is not None:
+            instance_dicts.meet(t, self, self.real.__dict__, self.source)
         t.effects.store_attr(self, name, value)
         if self.source is None:
             if value is None:

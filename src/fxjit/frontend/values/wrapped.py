@@ -9,7 +9,7 @@ from typing import Any, Final
 from fxjit import process_state
 from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import instance_dicts, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.functions import items_of, string_items
@@ -19,15 +19,17 @@ from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import creates, wraps
-from fxjit.guards.kinds import IdIs, TypeIs
+from fxjit.guards.kinds import HasAttr, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
 
 
 class PartialValue(Value):
     """A functools.partial."""
 
-    def __init__(self, func: Value, args: Sequence[Value], kwargs: Mapping[str, Value], source: Source | None = None) -> None:
+    def __init__(self, func: Value, args: Sequence[Value], kwargs: Mapping[str, Value], source: Source | None = None,
+                 real: functools.partial[Any] | None = None) -> None:
         super().__init__(source)
+        self.real = real
         self.func = func
         self.args = list(args)
         self.kwargs = dict(kwargs)
@@ -58,13 +60,23 @@ class PartialValue(Value):
                 self.keywords_value = t.call(t.make(dict), [], known)
             return self.keywords_value
         pending = t.effects.load_attr(self, name)
-        if isinstance(pending, Value):
-            return pending
-        return super().tp_getattro(t, name)
+        if pending is None and self.real is not None and self.source is not None and name not in ("__class__", "__dict__"):
+            pending = instance_dicts.attribute(t, self, self.real, self.source, name)
+        return pending if isinstance(pending, Value) else super().tp_getattro(t, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         if name in ("func", "args", "keywords"):
             t.raise_(AttributeError, "readonly attribute")
+        if name in ("__class__", "__dict__"):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        if value is None and not isinstance(t.effects.load_attr(self, name), Value):
+            found = None
+            if self.real is not None and self.source is not None and t.effects.load_attr(self, name) is None:
+                found = instance_dicts.attribute(t, self, self.real, self.source, name)
+            if found is None:
+                t.raise_(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+        if self.real is not None:
+            instance_dicts.meet(t, self, self.real.__dict__, self.source)
         t.effects.store_attr(self, name, value)
 
     def tp_hash(self, t: Tracer) -> Value:
@@ -128,14 +140,19 @@ class CachedFunctionValue(Value):
         return _LRU_TYPE
 
     def describe(self) -> str:
-        return f"cached function `{self.fn.__qualname__}`"
+        return f"cached function `{self.name}`"
+
+    @property
+    def name(self) -> str:
+        """What it is called: attributes of its own, which it need not have."""
+        return str(getattr(self.fn, "__qualname__", "lru_cache"))
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         handler = resolve(self.fn)
         if handler is not None:
             return handler(t, list(args), dict(kwargs))
         if self.fn in process_state.counted:
-            t.break_("call-builtin", function=self.fn.__qualname__, args="its program looks at `cache_info()`")
+            t.break_("call-builtin", function=self.name, args="its program looks at `cache_info()`")
         _called(t).add(self.fn)
         if self.maxsize == 0:  # nothing is kept, and nothing is hashed
             return self._call_function(t, args, kwargs)
@@ -153,7 +170,7 @@ class CachedFunctionValue(Value):
         result = t.call(protocol.getattr_(t, self, "__wrapped__"), args, kwargs)
         if t.effects.length() != before:
             if not (result.is_constant() and result.as_constant() is None and t.effects.withdraw_calls(before)):
-                t.break_("call-print", function=self.fn.__qualname__)
+                t.break_("call-print", function=self.name)
             t.effects.call_later(call_named, (self.fn, tuple(kwargs), *args, *kwargs.values()))
         return result
 
@@ -179,11 +196,14 @@ class CachedFunctionValue(Value):
             return BuiltinMethodValue(self, name)
         if name == "__class__":
             return t.make(_LRU_TYPE)
+        assert self.source is not None
+        instance_dicts.meet(t, self, self.fn.__dict__, self.source)
+        instance_dicts.look_at(t, self.fn.__dict__, name)
         try:
             found = getattr(self.fn, name)
         except AttributeError as error:
+            t.guard(HasAttr(self.source, name, False))
             t.raise_(AttributeError, *error.args)
-        assert self.source is not None
         return t.wrap(found, AttrSource(self.source, name))
 
     def rebuild(self, cg: Rebuilder) -> None:
@@ -347,7 +367,7 @@ def wrap_partial(t: Tracer, partial: Any, source: Source) -> Value:
     func = t.wrap(partial.func, AttrSource(source, "func"))
     args = items_of(t, t.wrap(partial.args, AttrSource(source, "args")))
     kwargs = string_items(t, t.wrap(partial.keywords, AttrSource(source, "keywords")))
-    return PartialValue(func, args, kwargs, source)
+    return PartialValue(func, args, kwargs, source, partial)
 
 
 @creates(functools.partial)
