@@ -214,6 +214,10 @@ class Cpp(Group):
         True, "Multiply matrices of float32 by fxjit's own kernels where these were measured to be faster than the BLAS that "
         "ATen calls.",
     )
+    own_convolutions: bool = _row(
+        True, "Convolve images of float32 that are channels last by fxjit's own kernels where these were measured to be about "
+        "as fast as ATen's.", in_cache_key=True,
+    )
 
 
 class Triton(Group):

@@ -80,6 +80,10 @@ SAMPLES: dict[str, tuple[Instruction, str]] = {
         "gemm(x, y, out=out, sizes=(2, 3, 4))",
     ),
     "BMM": (Instruction("BMM", into=out, a=x, b=y, float32=1), "bmm(x, y, out=out)"),
+    "CONVOLVE": (
+        Instruction("CONVOLVE", into=out, x=x, weight=y, bias=-1, sizes=Numbers((2, 3, 4))),
+        "convolve(x, y, out=out, sizes=(2, 3, 4))",
+    ),
     "STORE_NUMBER": (Instruction("STORE_NUMBER", into=out, number=x), "out[:] = double(x)"),
     "LOAD": (Instruction("LOAD", out=out, object=Object(torch.ones(2), "self.weight")), "out = self.weight"),
     "FREE": (Instruction("FREE", (x, y)), "del x, y"),

@@ -11,17 +11,13 @@
 
 #include "../../../_tensor.h"
 #include "_gemm.h"
+#include "_wide.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-
-#define WIDE __attribute__((target("avx512f,avx512dq,avx512vl,fma")))
-#define UNROLLED _Pragma("GCC unroll 16")
 
 enum {
     ROWS = 14,
     COLUMNS = 32,
-    LANES = 16,
     CHAIN = 192,        /* products of one sum; a panel of b of so many rows stays in the first-level cache */
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 168,   /* of a: 516 KB */
@@ -33,25 +29,19 @@ enum {
 
 /* -- OpenMP, as libtorch has it ------------------------------------------------------------------------------------*/
 
-static struct {
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
-    void (*barrier)(void);
-    int (*thread)(void);
-    int (*threads)(void);
-    int (*most)(void);
-    int (*inside)(void);
-} openmp;
+openmp_t fxjit_openmp;
 
 static int
 find_openmp(void)
 {
-    *(void **)&openmp.parallel = fxjit_torch_symbol("GOMP_parallel");
-    *(void **)&openmp.barrier = fxjit_torch_symbol("GOMP_barrier");
-    *(void **)&openmp.thread = fxjit_torch_symbol("omp_get_thread_num");
-    *(void **)&openmp.threads = fxjit_torch_symbol("omp_get_num_threads");
-    *(void **)&openmp.most = fxjit_torch_symbol("omp_get_max_threads");
-    *(void **)&openmp.inside = fxjit_torch_symbol("omp_in_parallel");
-    return openmp.parallel && openmp.barrier && openmp.thread && openmp.threads && openmp.most && openmp.inside;
+    *(void **)&fxjit_openmp.parallel = fxjit_torch_symbol("GOMP_parallel");
+    *(void **)&fxjit_openmp.barrier = fxjit_torch_symbol("GOMP_barrier");
+    *(void **)&fxjit_openmp.thread = fxjit_torch_symbol("omp_get_thread_num");
+    *(void **)&fxjit_openmp.threads = fxjit_torch_symbol("omp_get_num_threads");
+    *(void **)&fxjit_openmp.most = fxjit_torch_symbol("omp_get_max_threads");
+    *(void **)&fxjit_openmp.inside = fxjit_torch_symbol("omp_in_parallel");
+    return fxjit_openmp.parallel && fxjit_openmp.barrier && fxjit_openmp.thread && fxjit_openmp.threads &&
+           fxjit_openmp.most && fxjit_openmp.inside;
 }
 
 int
@@ -126,18 +116,6 @@ give_columns(float *room)
 
 /* -- the kernel ----------------------------------------------------------------------------------------------------*/
 
-static inline int64_t
-least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline __mmask16
-first_lanes(int64_t count)
-{
-    return (__mmask16)(count >= LANES ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
-}
-
 typedef void (*kernel_fn)(int64_t, const float *, const float *, float *, int64_t, __mmask16, __mmask16, int);
 
 /* One chain: `depth` packed columns of R numbers of a by as many packed rows of b. */
@@ -176,42 +154,6 @@ static const kernel_fn kernels[ROWS + 1] = {
 };
 
 /* -- packing -------------------------------------------------------------------------------------------------------*/
-
-WIDE static inline __m512
-pairs(__m512 a, __m512 b, int high)
-{
-    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
-}
-
-/* 16 rows of 16 numbers become columns. */
-WIDE static inline __attribute__((always_inline)) void
-turn(__m512 r[LANES])
-{
-    __m512 t[LANES];
-    UNROLLED for (int i = 0; i < LANES; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    UNROLLED for (int i = 0; i < LANES; i += 4) {
-        r[i] = pairs(t[i], t[i + 2], 0);
-        r[i + 1] = pairs(t[i], t[i + 2], 1);
-        r[i + 2] = pairs(t[i + 1], t[i + 3], 0);
-        r[i + 3] = pairs(t[i + 1], t[i + 3], 1);
-    }
-    UNROLLED for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    UNROLLED for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
 
 /* `count` lines of `depth` numbers, `line` apart, to `depth` lines of `width`; what is wider than `count` is zeros. */
 WIDE static void
@@ -330,7 +272,7 @@ by_rows(void *data)
 {
     task_t *task = data;
     const product_t *product = task->product;
-    int64_t thread = openmp.thread(), threads = openmp.threads();
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
     float *rows = take_rows();
     if (rows == NULL) {
         __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
@@ -345,11 +287,11 @@ by_rows(void *data)
             int64_t first = panels * thread / threads * COLUMNS, end = least(panels * (thread + 1) / threads * COLUMNS, count);
             pack_columns(&product->b, part.row, part.depth, part.from_column + first, end - first,
                          task->columns + first * part.depth);
-            openmp.barrier();
+            fxjit_openmp.barrier();
             if (rows != NULL) {
                 multiply_part(product, &part, rows);
             }
-            openmp.barrier();
+            fxjit_openmp.barrier();
         }
     }
     give_rows(rows);
@@ -485,7 +427,7 @@ static void
 by_columns(void *data)
 {
     task_t *task = data;
-    int64_t thread = openmp.thread(), threads = openmp.threads();
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
     int64_t panels = (task->product->n + COLUMNS - 1) / COLUMNS;
     int64_t from = panels * thread / threads * COLUMNS, to = least(panels * (thread + 1) / threads * COLUMNS, task->product->n);
     if (from < to && multiply_range(task->product, from, to) < 0) {
@@ -496,7 +438,7 @@ by_columns(void *data)
 static int
 threads_for(int64_t work)
 {
-    return openmp.inside() ? 1 : (int)least(openmp.most(), work / WORK + 1);
+    return fxjit_openmp.inside() ? 1 : (int)least(fxjit_openmp.most(), work / WORK + 1);
 }
 
 int
@@ -514,14 +456,14 @@ fxjit_gemm(const product_t *product)
     }
     task_t task = {.product = product};
     if (is_few(product) || product->m < 2 * ROWS * threads) {
-        openmp.parallel(by_columns, &task, (unsigned)threads, 0);
+        fxjit_openmp.parallel(by_columns, &task, (unsigned)threads, 0);
         return task.failed ? -1 : 0;
     }
     task.columns = take_columns();
     if (task.columns == NULL) {
         return -1;
     }
-    openmp.parallel(by_rows, &task, (unsigned)threads, 0);
+    fxjit_openmp.parallel(by_rows, &task, (unsigned)threads, 0);
     give_columns(task.columns);
     return task.failed ? -1 : 0;
 }
@@ -541,7 +483,7 @@ static void
 by_products(void *data)
 {
     task_t *task = data;
-    int64_t thread = openmp.thread(), threads = openmp.threads(), count = task->batch->count;
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads(), count = task->batch->count;
     for (int64_t at = count * thread / threads; at < count * (thread + 1) / threads; at++) {
         product_t product = of_batch(task->product, task->batch, at);
         if (multiply_range(&product, 0, product.n) < 0) {
@@ -556,7 +498,7 @@ fxjit_gemm_batch(const product_t *first, const batch_t *batch)
     int threads = threads_for(batch->count * first->m * first->n * first->k);
     if (threads > 1 && batch->count >= threads) {
         task_t task = {.product = first, .batch = batch};
-        openmp.parallel(by_products, &task, (unsigned)threads, 0);
+        fxjit_openmp.parallel(by_products, &task, (unsigned)threads, 0);
         return task.failed ? -1 : 0;
     }
     for (int64_t at = 0; at < batch->count; at++) {
@@ -577,7 +519,7 @@ static void
 first_of_two(void *data)
 {
     alone_t *alone = data;
-    if (openmp.thread() == 0) {
+    if (fxjit_openmp.thread() == 0) {
         alone->function(alone->data);
     }
 }
@@ -586,11 +528,11 @@ void
 fxjit_on_one_thread(void (*function)(void *), void *data)
 {
     alone_t alone = {function, data};
-    if (openmp.inside() || openmp.most() == 1) {
+    if (fxjit_openmp.inside() || fxjit_openmp.most() == 1) {
         function(data);
     }
     else {
-        openmp.parallel(first_of_two, &alone, 2, 0);
+        fxjit_openmp.parallel(first_of_two, &alone, 2, 0);
     }
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "_module.h"
+#include "_convolution.h"
 #include "_program.h"
 #include "_ranges.h"
 
@@ -38,6 +39,7 @@ fxjit_find_torch(void)
     *(void **)&fxjit_torch.cpu = fxjit_torch_symbol("aoti_torch_device_type_cpu");
     *(void **)&fxjit_torch.storage_size = fxjit_torch_symbol("aoti_torch_get_storage_size");
     *(void **)&fxjit_torch.bmm_out = fxjit_torch_symbol("aoti_torch_cpu_bmm_out");
+    *(void **)&fxjit_torch.convolution = fxjit_torch_symbol("aoti_torch_cpu_convolution");
     *(void **)&fxjit_torch.wrap = fxjit_torch_symbol("_Z16THPVariable_WrapRKN2at10TensorBaseE");
     /* The BLAS that ATen itself calls, where libtorch exports it: LP64 Fortran names, as MKL and OpenBLAS have them. */
     *(void **)&fxjit_torch.sgemm = fxjit_torch_symbol("sgemm_");
@@ -163,6 +165,15 @@ run(frame_t *frame, int as_list)
                 status = fxjit_step_bmm(frame, OPERANDS(BMM));
             }
             pc += WORDS(BMM);
+            break;
+        case I_CONVOLVE:
+            if (frame->profiled) {
+                SHOWN(frame, "fxjit::convolve", NULL, fxjit_step_convolve(frame, OPERANDS(CONVOLVE)));
+            }
+            else {
+                status = fxjit_step_convolve(frame, OPERANDS(CONVOLVE));
+            }
+            pc += WORDS(CONVOLVE);
             break;
         case I_STORE_NUMBER:
             status = fxjit_step_store_number(frame, OPERANDS(STORE_NUMBER));
@@ -468,7 +479,8 @@ static PyTypeObject program_type = {
 };
 
 PyDoc_STRVAR(program_can_doc,
-"program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm').");
+"program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm'), "
+"and convolve images by our own kernels ('convolve').");
 
 static PyObject *
 program_can(PyObject *Py_UNUSED(module), PyObject *name)
@@ -479,6 +491,9 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "bmm") == 0) {
         can = fxjit_torch.bmm_out != NULL;
+    }
+    else if (can && PyUnicode_CompareWithASCIIString(name, "convolve") == 0) {
+        can = fxjit_torch.convolution != NULL && fxjit_gemm_runs();
     }
     return PyBool_FromLong(can);
 }
@@ -499,6 +514,10 @@ PyDoc_STRVAR(prefer_own_products_doc,
 PyDoc_STRVAR(time_product_doc,
 "time_product(m, n, k, a_turned, b_turned, turns, /) -> tuple[int, int]\n\nNanoseconds that a product takes one thread by ATen's "
 "BLAS and by our own kernels: the shortest of some turns of each.");
+
+PyDoc_STRVAR(time_convolution_doc,
+"time_convolution(x, weight, out, numbers, turns, /) -> tuple[int, int]\n\nNanoseconds that a convolution takes one thread by ATen and "
+"by our own kernels: the shortest of some turns of each. The numbers are those of the instruction CONVOLVE.");
 
 PyDoc_STRVAR(tell_unwritten_doc,
 "tell_unwritten(error, unwritten, /)\n\nNotes of what a graph raised whether the graph left its inputs as they were; None: a graph "
@@ -537,6 +556,7 @@ static PyMethodDef functions[] = {
     {"product_class", fxjit_product_class, METH_VARARGS, product_class_doc},
     {"prefer_own_products", fxjit_prefer_own_products, METH_VARARGS, prefer_own_products_doc},
     {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},
+    {"time_convolution", fxjit_time_convolution, METH_VARARGS, time_convolution_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"program_can", program_can, METH_O, program_can_doc},
     {NULL, NULL, 0, NULL},

@@ -50,6 +50,8 @@ typedef struct {
     int32_t (*storage_size)(void *, int64_t *);
     int32_t (*cpu)(void); /* the number of that kind of device */
     int32_t (*bmm_out)(void *, void *, void *);
+    int32_t (*convolution)(void *, void *, void **, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *, int64_t,
+                           int32_t, const int64_t *, int64_t, int64_t, void **);
     PyObject *(*wrap)(const void *); /* THPVariable_Wrap(const at::TensorBase &) */
     gemm_fn sgemm, dgemm;
 } fxjit_torch_t;
@@ -169,5 +171,6 @@ int fxjit_step_launch(frame_t *frame, const LAUNCH_operands *o);
 int fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o);
 int fxjit_step_gemm(frame_t *frame, const GEMM_operands *o);
 int fxjit_step_bmm(frame_t *frame, const BMM_operands *o);
+int fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o); /* _convolutions.c */
 
 #endif

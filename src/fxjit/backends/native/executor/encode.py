@@ -68,6 +68,7 @@ class _Encoder:
             len(listing.inputs), len(self.slots), packed(code), packed(numbers), packed(origins), packed(arithmetic),
             listing.arena, tuple(self.objects), tuple(self.entries), dict(self.cells),
             products=tuple(dict.fromkeys(listing.products)),
+            convolves=any(each.name == "CONVOLVE" for each in listing.instructions),
         )
 
     def collect(self, instruction: Instruction) -> None:

@@ -25,12 +25,14 @@ from ..hints import Hints
 from ..index import Found, Size, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
+from ..runtime.own_convolutions import Convolution, is_preferred
 from ..runtime.own_products import Shape
 from ..schedule.blas import Product, blas_is_atens, origin, product_of
 from ..schedule.fuse import group_work
 from ..schedule.product_tiles import TiledProduct
 from ..target import scalar_tensor
 from .aten_calls import FunctionName, aten_function, python_function
+from .convolutions import convolution_of
 from .encode import is_printable
 from .opcodes import (
     SYMBOL_ORIGINS,
@@ -237,6 +239,10 @@ class _Planner:
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
+        convolution = convolution_of(node)
+        if convolution is not None and is_preferred(convolution):
+            self.convolve(node, convolution)
+            return
         name = self.low.storage.get(node) or f"x_{node.name}"
         if node.target is scalar_tensor and len(node.args) == 1:  # for the processor's kernels
             self.call(node, name, real=False, buffer=self.low.buffers[name])
@@ -370,6 +376,14 @@ class _Planner:
         self.allocate(self.low.buffers[name])
         self.add("BMM", into=Variable(name), a=a, b=b, float32=int(self.note_batches(metas)))
         return True
+
+    # Convolutions
+
+    def convolve(self, node: torch.fx.Node, convolution: Convolution) -> None:
+        x, weight, bias = (Variable(self.tensor(arg)) if isinstance(arg, torch.fx.Node) else -1 for arg in node.args[:3])
+        name = self.names[node] = self.low.storage[node]
+        self.allocate(self.low.buffers[name])
+        self.add("CONVOLVE", into=Variable(name), x=x, weight=weight, bias=bias, sizes=Numbers(convolution.numbers()))
 
     # The end
 

@@ -31,8 +31,12 @@ class EncodedProgram:
     others: Callable[[], dict[str, list[Any]]] = dict
     #: The products that it has, of the sizes that were seen.
     products: tuple[Shape, ...] = ()
+    #: Whether it convolves by our own kernels, which not all processors have.
+    convolves: bool = False
 
     def build(self, library: Any) -> Any:
+        if self.convolves and not _C.program_can("convolve"):
+            raise RuntimeError("this program has convolutions for a processor with AVX-512")
         allocator.keep_freed_memory()
         prefer_where_faster(self.products)
         kernels = tuple(cc.address(library, entry) for entry in self.entries)

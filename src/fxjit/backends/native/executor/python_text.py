@@ -82,6 +82,13 @@ def _bmm(i: Instruction) -> str:
     return f"bmm({_text(i, 'a')}, {_text(i, 'b')}, out={_text(i, 'into')})"
 
 
+def _convolve(i: Instruction) -> str:
+    numbers = i.operands["sizes"]
+    assert isinstance(numbers, Numbers)
+    bias = "" if i.operands["bias"] == -1 else f", bias={_text(i, 'bias')}"
+    return f"convolve({_text(i, 'x')}, {_text(i, 'weight')}, out={_text(i, 'into')}{bias}, sizes={_tuple(numbers.sizes)})"
+
+
 def _store_number(i: Instruction) -> str:
     return f"{_text(i, 'into')}[:] = double({_text(i, 'number')})"
 
@@ -106,8 +113,8 @@ def _return(i: Instruction) -> str:
 #: How each instruction is printed.
 FORMS: dict[str, Callable[[Instruction], str]] = {
     "ALLOCATE": _allocate, "ARENA": _arena, "LAUNCH": _launch, "CALL_KERNEL": _call_kernel, "VIEW": _view, "CALL": _call,
-    "ITEM": _item, "BIND": _bind, "ASSERT_STRIDES": _assert_strides, "GEMM": _gemm, "BMM": _bmm, "STORE_NUMBER": _store_number,
-    "LOAD": _load, "FREE": _free, "WRITES": _writes, "RETURN": _return,
+    "ITEM": _item, "BIND": _bind, "ASSERT_STRIDES": _assert_strides, "GEMM": _gemm, "BMM": _bmm, "CONVOLVE": _convolve,
+    "STORE_NUMBER": _store_number, "LOAD": _load, "FREE": _free, "WRITES": _writes, "RETURN": _return,
 }  # fmt: skip
 
 

@@ -1,0 +1,657 @@
+/* Convolutions of float32 images, channels last, in one group.
+ *
+ * Windows of 3 x 3 that move by one pixel go by Winograd's algorithm F(2 x 2, 3 x 3): four results, a tile, are made of 16 products
+ * where there were 36. Pixels and weights are turned into 16 numbers each, which are multiplied as matrices, 16 products of tiles
+ * by results; a tile's 16 sums are turned back into its four results. All other windows are copied, and multiplied by the weights.
+ *
+ * A sum is a chain of some products, and chains are added up one after the other, so that errors are those of oneDNN's
+ * convolutions of plain images. But an error of Winograd's is one of its whole tile: where the windows of a tile differ
+ * much in size, or are not finite, its results are calculated as those of other windows are, and so are all where weights differ
+ * much. The number of threads changes no result. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "_convolution.h"
+#include "_gemm.h"
+#include "_wide.h"
+
+#ifdef FXJIT_HAS_WIDE
+
+enum {
+    ROWS = 14,
+    COLUMNS = 32,
+    LINE = 32,         /* numbers of one row of a block: a constant, so that rows are addressed by constants */
+    TURNED_CHAIN = 16, /* products of one sum, of Winograd's; others have those of chain_of() */
+    DEPTH = 1152,      /* numbers of a window that are copied at once */
+    TURNED = 16,       /* numbers for a tile of 4 x 4 pixels */
+    TAPS = 9,
+    BLOCK = 512 << 10, /* bytes of the blocks of a thread: half of the second-level cache */
+    WORK = 1 << 20,    /* multiplications for which a thread is called */
+};
+
+/* How much the windows of a tile, and the taps of all weights, may differ in their sums of squares. */
+static const float EVEN = 64, EVEN_WEIGHTS = 4096;
+/* The product of such sums from which numbers might become infinite on the way. */
+static const double LARGE = 1e70;
+
+typedef struct {
+    const convolution_t *convolution;
+    int turned;               /* by Winograd's algorithm */
+    int64_t panels, channels; /* of 32 results each; rounded up to whole lines */
+    int64_t down, across, tiles, block; /* of tiles: in an image, in all images, and how many a thread multiplies at once */
+    int64_t depth, deep, pixels; /* of other windows: numbers of one, how many are copied at once, and pixels likewise */
+    int64_t of_weights, of_sizes, of_taps, of_block, of_sums, of_list; /* floats; of the list: places */
+    float *weights, *squares, *taps, *blocks;
+    int64_t *list; /* pixels that Winograd's algorithm does not serve */
+    int64_t listed;
+} task_t;
+
+static inline int64_t
+most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t
+rounded_up(int64_t size, int64_t to)
+{
+    return (size + to - 1) / to * to;
+}
+
+/* Of so many products, in about as many chains as each of them is long, for the smallest error. */
+static int64_t
+chain_of(int64_t depth)
+{
+    int64_t chain = LINE;
+    while (chain * chain < depth) {
+        chain += LINE;
+    }
+    return chain;
+}
+
+static int
+is_turned(const convolution_sizes_t *s)
+{
+    return s->rows == 3 && s->columns == 3 && s->stride[0] == 1 && s->stride[1] == 1 && s->dilation[0] == 1 && s->dilation[1] == 1;
+}
+
+/* Sizes alone. */
+static void
+lay_out(task_t *task, const convolution_sizes_t *s, int threads)
+{
+    int64_t all = s->images * s->out_height * s->out_width;
+    task->turned = is_turned(s);
+    task->panels = (s->results + COLUMNS - 1) / COLUMNS;
+    task->channels = rounded_up(s->channels, LINE);
+    task->depth = s->rows * s->columns * s->channels;
+    int64_t parts = (task->depth + DEPTH - 1) / DEPTH;
+    task->deep = rounded_up((task->depth + parts - 1) / parts, LINE);
+    task->pixels = least(most(BLOCK / (int64_t)sizeof(float) / task->deep / ROWS, 1), 8) * ROWS;
+    task->of_weights = task->panels * task->depth * COLUMNS;
+    task->of_block = task->deep * task->pixels;
+    task->of_sums = task->panels * task->pixels * COLUMNS;
+    task->of_list = task->of_sizes = task->of_taps = 0;
+    if (task->turned) {
+        task->down = (s->out_height + 1) / 2;
+        task->across = (s->out_width + 1) / 2;
+        task->tiles = s->images * task->down * task->across;
+        int64_t block = most(BLOCK / (int64_t)sizeof(float) / (TURNED * task->channels) / ROWS, 1) * ROWS;
+        int64_t blocks = rounded_up((task->tiles + block - 1) / block, threads);
+        task->block = (task->tiles + blocks - 1) / blocks;
+        task->of_weights = task->panels * TURNED * s->channels * COLUMNS; /* more than the others */
+        task->of_sizes = rounded_up(s->images * s->height * s->width, LANES);
+        task->of_taps = rounded_up(task->panels * TAPS, LANES);
+        task->of_block = most(task->of_block, TURNED * task->channels * task->block);
+        task->of_sums = most(task->of_sums, TURNED * task->block * COLUMNS);
+        task->of_list = all;
+    }
+    else {
+        int64_t blocks = rounded_up((all + task->pixels - 1) / task->pixels, threads);
+        task->pixels = most((all + blocks - 1) / blocks, 1);
+    }
+}
+
+int64_t
+fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
+{
+    task_t task;
+    lay_out(&task, sizes, threads);
+    int64_t floats = task.of_weights + task.of_sizes + task.of_taps + threads * (task.of_block + task.of_sums);
+    return rounded_up(floats * (int64_t)sizeof(float), 64) + task.of_list * (int64_t)sizeof(int64_t);
+}
+
+int
+fxjit_convolution_threads(const convolution_sizes_t *s)
+{
+    int64_t work = s->images * s->out_height * s->out_width * s->results * s->channels * s->rows * s->columns;
+    return fxjit_openmp.inside() ? 1 : (int)least(fxjit_openmp.most(), work / WORK + 1);
+}
+
+/* -- products ------------------------------------------------------------------------------------------------------*/
+
+typedef void (*kernel_fn)(int64_t, const float *, int64_t, const float *, float *, int);
+
+/* One chain: `depth` numbers of R rows, in blocks of LINE that are `apart`, by as many packed rows of 32. */
+#define KERNEL(R) \
+    WIDE static void multiply_##R(int64_t depth, const float *restrict a, int64_t apart, const float *restrict b, \
+                                  float *restrict out, int add) \
+    { \
+        __m512 s[R], t[R]; \
+        UNROLLED for (int i = 0; i < R; i++) { \
+            s[i] = t[i] = _mm512_setzero_ps(); \
+        } \
+        for (; depth > 0; depth -= LINE, a += apart) { \
+            const float *x = a, *end = a + (depth < LINE ? depth : LINE); \
+            for (; x < end; x++, b += COLUMNS) { \
+                __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
+                UNROLLED for (int i = 0; i < R; i++) { \
+                    __m512 y = _mm512_set1_ps(x[i * LINE]); \
+                    s[i] = _mm512_fmadd_ps(y, first, s[i]); \
+                    t[i] = _mm512_fmadd_ps(y, second, t[i]); \
+                } \
+            } \
+        } \
+        UNROLLED for (int i = 0; i < R; i++, out += COLUMNS) { \
+            if (add) { \
+                s[i] = _mm512_add_ps(s[i], _mm512_load_ps(out)); \
+                t[i] = _mm512_add_ps(t[i], _mm512_load_ps(out + LANES)); \
+            } \
+            _mm512_store_ps(out, s[i]); \
+            _mm512_store_ps(out + LANES, t[i]); \
+        } \
+    }
+KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7)
+KERNEL(8) KERNEL(9) KERNEL(10) KERNEL(11) KERNEL(12) KERNEL(13) KERNEL(14)
+static const kernel_fn kernels[ROWS + 1] = {
+    NULL, multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7,
+    multiply_8, multiply_9, multiply_10, multiply_11, multiply_12, multiply_13, multiply_14,
+};
+
+/* Rows of a block by a panel of 32 results. a: [depth / LINE][`apart` floats: rows of LINE], b: [depth][32], out: [rows][32]. */
+static void
+multiply(int64_t rows, int64_t depth, int64_t chain, const float *a, int64_t apart, const float *b, float *out, int add)
+{
+    int64_t groups = (rows + ROWS - 1) / ROWS, height = (rows + groups - 1) / groups;
+    for (int64_t at = 0; at < depth; at += chain) { /* these rows of b stay in the first-level cache */
+        for (int64_t row = 0; row < rows; row += height) {
+            kernels[least(height, rows - row)](least(chain, depth - at), a + at / LINE * apart + at % LINE + row * LINE, apart,
+                                               b + at * COLUMNS, out + row * COLUMNS, add || at);
+        }
+    }
+}
+
+/* -- weights -------------------------------------------------------------------------------------------------------*/
+
+/* The weights of 16 channels for 16 results: to[tap][channel][16 results]; where there are no such, zeros. */
+WIDE static void
+take_weights(const convolution_t *convolution, int64_t result, int64_t channel, float *to)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    int64_t taps = s->rows * s->columns, line = taps * s->channels;
+    int64_t results = least(LANES, s->results - result), channels = least(LANES, s->channels - channel);
+    const float *from = convolution->weight + result * line;
+    if (results <= 0) {
+        memset(to, 0, (size_t)(taps * LANES * LANES) * sizeof(float));
+        return;
+    }
+    int64_t parts = s->weight_last ? taps : 1, count = s->weight_last ? channels : channels * taps, place = 0, tap = 0;
+    for (int64_t part = 0; part < parts; part++) {
+        const float *first = from + (s->weight_last ? part * s->channels + channel : channel * taps);
+        for (int64_t at = 0; at < count; at += LANES) {
+            __m512 r[LANES];
+            UNROLLED for (int i = 0; i < LANES; i++) {
+                r[i] = i < results ? _mm512_maskz_loadu_ps(first_lanes(count - at), first + i * line + at) : _mm512_setzero_ps();
+            }
+            turn(r);
+            for (int i = 0; i < LANES && at + i < count; i++) {
+                if (s->weight_last) {
+                    tap = part;
+                    place = at + i;
+                }
+                _mm512_store_ps(to + (tap * LANES + place) * LANES, r[i]);
+                if (!s->weight_last && ++tap == taps) {
+                    tap = 0;
+                    place++;
+                }
+            }
+        }
+    }
+}
+
+/* [depth][32 results]: all channels of a tap before the next one. */
+WIDE static void
+pack_panel(const convolution_t *convolution, int64_t panel, float *to)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    int64_t taps = s->rows * s->columns, line = taps * s->channels;
+    float tile[LANES * LANES] __attribute__((aligned(64)));
+    for (int64_t side = 0; side < COLUMNS; side += LANES) {
+        int64_t result = panel * COLUMNS + side, results = least(LANES, s->results - result);
+        const float *from = convolution->weight + result * line;
+        int64_t tap = 0, channel = 0; /* of the weight's next number */
+        for (int64_t at = 0; at < line; at += LANES) {
+            int64_t count = least(LANES, line - at);
+            __m512 r[LANES];
+            UNROLLED for (int i = 0; i < LANES; i++) {
+                r[i] = i < results ? _mm512_maskz_loadu_ps(first_lanes(count), from + i * line + at) : _mm512_setzero_ps();
+            }
+            turn(r);
+            UNROLLED for (int i = 0; i < LANES; i++) {
+                _mm512_store_ps(tile + i * LANES, r[i]);
+            }
+            for (int64_t i = 0; i < count; i++) {
+                int64_t row = s->weight_last ? at + i : tap * s->channels + channel;
+                _mm512_store_ps(to + row * COLUMNS + side, _mm512_load_ps(tile + i * LANES));
+                if (++tap == taps) {
+                    tap = 0;
+                    channel++;
+                }
+            }
+        }
+    }
+}
+
+WIDE static inline __attribute__((always_inline)) void
+turn_three(const __m512 g[3], __m512 out[4])
+{
+    const __m512 half = _mm512_set1_ps(0.5f);
+    __m512 outer = _mm512_mul_ps(half, _mm512_add_ps(g[0], g[2])), inner = _mm512_mul_ps(half, g[1]);
+    out[0] = g[0];
+    out[1] = _mm512_add_ps(outer, inner);
+    out[2] = _mm512_sub_ps(outer, inner);
+    out[3] = g[2];
+}
+
+/* [16][channels][32 results]; squares: the sum of each tap's. */
+WIDE static void
+turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *squares)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    float taps[TAPS * LANES * LANES] __attribute__((aligned(64)));
+    int64_t apart = s->channels * COLUMNS;
+    __m512 sums[TAPS];
+    UNROLLED for (int i = 0; i < TAPS; i++) {
+        sums[i] = _mm512_setzero_ps();
+    }
+    for (int64_t side = 0; side < COLUMNS; side += LANES) {
+        for (int64_t channel = 0; channel < s->channels; channel += LANES) {
+            take_weights(convolution, panel * COLUMNS + side, channel, taps);
+            for (int64_t i = 0; i < least(LANES, s->channels - channel); i++) {
+                __m512 g[3][3], h[3][4];
+                UNROLLED for (int t = 0; t < TAPS; t++) {
+                    __m512 x = _mm512_load_ps(taps + (t * LANES + i) * LANES);
+                    sums[t] = _mm512_fmadd_ps(x, x, sums[t]);
+                    g[t % 3][t / 3] = x;
+                }
+                UNROLLED for (int column = 0; column < 3; column++) {
+                    turn_three(g[column], h[column]);
+                }
+                float *line = to + (channel + i) * COLUMNS + side;
+                UNROLLED for (int row = 0; row < 4; row++) {
+                    __m512 of_row[3] = {h[0][row], h[1][row], h[2][row]}, made[4];
+                    turn_three(of_row, made);
+                    UNROLLED for (int column = 0; column < 4; column++) {
+                        _mm512_store_ps(line + (4 * row + column) * apart, made[column]);
+                    }
+                }
+            }
+        }
+    }
+    UNROLLED for (int i = 0; i < TAPS; i++) {
+        squares[i] = _mm512_reduce_add_ps(sums[i]);
+    }
+}
+
+/* -- which tiles are Winograd's ------------------------------------------------------------------------------------*/
+
+/* The sum of the squares of each pixel's channels. */
+WIDE static void
+take_squares(const convolution_t *convolution, int64_t from, int64_t to, float *squares)
+{
+    int64_t channels = convolution->sizes.channels;
+    for (int64_t pixel = from; pixel < to; pixel++) {
+        const float *x = convolution->x + pixel * channels;
+        __m512 sum = _mm512_setzero_ps();
+        for (int64_t at = 0; at < channels; at += LANES) {
+            __m512 y = _mm512_maskz_loadu_ps(first_lanes(channels - at), x + at);
+            sum = _mm512_fmadd_ps(y, y, sum);
+        }
+        squares[pixel] = _mm512_reduce_add_ps(sum);
+    }
+}
+
+/* The sum of all weights' squares; negative where their taps differ too much, or not all are finite. */
+static double
+weigh(const task_t *task)
+{
+    double total = 0;
+    float lowest = INFINITY, highest = 0;
+    for (int tap = 0; tap < TAPS; tap++) {
+        float sum = 0;
+        for (int64_t panel = 0; panel < task->panels; panel++) {
+            sum += task->taps[panel * TAPS + tap];
+        }
+        if (!(sum < INFINITY)) {
+            return -1;
+        }
+        total += sum;
+        lowest = sum < lowest ? sum : lowest;
+        highest = sum > highest ? sum : highest;
+    }
+    return highest <= EVEN_WEIGHTS * lowest ? total : -1;
+}
+
+typedef struct {
+    int64_t image, y, x; /* the first of its results */
+} tile_t;
+
+static inline tile_t
+tile_at(const task_t *task, int64_t at)
+{
+    return (tile_t){at / (task->down * task->across), at / task->across % task->down * 2, at % task->across * 2};
+}
+
+/* Whether the tile's windows are of about one size, and finite. */
+static int
+is_even(const task_t *task, const tile_t *tile, double of_weights)
+{
+    const convolution_sizes_t *s = &task->convolution->sizes;
+    float columns[2][4], lowest = INFINITY, highest = 0;
+    for (int column = 0; column < 4; column++) {
+        float pixels[4];
+        int64_t x = tile->x - s->padding[1] + column;
+        for (int row = 0; row < 4; row++) {
+            int64_t y = tile->y - s->padding[0] + row;
+            int inside = y >= 0 && y < s->height && x >= 0 && x < s->width;
+            pixels[row] = inside ? task->squares[(tile->image * s->height + y) * s->width + x] : 0;
+        }
+        columns[0][column] = pixels[0] + pixels[1] + pixels[2];
+        columns[1][column] = pixels[1] + pixels[2] + pixels[3];
+    }
+    for (int i = 0; i < 2 && tile->y + i < s->out_height; i++) {
+        for (int j = 0; j < 2 && tile->x + j < s->out_width; j++) {
+            float window = columns[i][j] + columns[i][j + 1] + columns[i][j + 2];
+            if (!(window < INFINITY)) {
+                return 0;
+            }
+            lowest = window < lowest ? window : lowest;
+            highest = window > highest ? window : highest;
+        }
+    }
+    return highest <= EVEN * lowest && (double)highest * of_weights < LARGE;
+}
+
+/* -- Winograd's algorithm ------------------------------------------------------------------------------------------*/
+
+static const float zeros[LANES];
+
+/* A tile's 4 x 4 pixels as 16 numbers for each channel: to[channels / LINE][16][tiles][LINE]. */
+WIDE static void
+turn_pixels(const task_t *task, const tile_t *tile, int64_t place, int64_t tiles, float *to)
+{
+    const convolution_t *convolution = task->convolution;
+    const convolution_sizes_t *s = &convolution->sizes;
+    const float *pixels[TURNED];
+    int64_t apart = tiles * LINE, steps[TURNED];
+    for (int i = 0; i < TURNED; i++) {
+        int64_t y = tile->y - s->padding[0] + i / 4, x = tile->x - s->padding[1] + i % 4;
+        int inside = y >= 0 && y < s->height && x >= 0 && x < s->width;
+        pixels[i] = inside ? convolution->x + ((tile->image * s->height + y) * s->width + x) * s->channels : zeros;
+        steps[i] = inside;
+    }
+    for (int64_t channel = 0; channel < s->channels; channel += LANES) {
+        __mmask16 there = first_lanes(s->channels - channel);
+        __m512 d[4][4], e[4][4];
+        UNROLLED for (int i = 0; i < TURNED; i++) {
+            d[i / 4][i % 4] = _mm512_maskz_loadu_ps(there, pixels[i] + channel * steps[i]);
+        }
+        UNROLLED for (int j = 0; j < 4; j++) {
+            e[0][j] = _mm512_sub_ps(d[0][j], d[2][j]);
+            e[1][j] = _mm512_add_ps(d[1][j], d[2][j]);
+            e[2][j] = _mm512_sub_ps(d[2][j], d[1][j]);
+            e[3][j] = _mm512_sub_ps(d[1][j], d[3][j]);
+        }
+        float *line = to + (channel / LINE * TURNED * tiles + place) * LINE + channel % LINE;
+        UNROLLED for (int i = 0; i < 4; i++, line += 4 * apart) {
+            _mm512_store_ps(line, _mm512_sub_ps(e[i][0], e[i][2]));
+            _mm512_store_ps(line + apart, _mm512_add_ps(e[i][1], e[i][2]));
+            _mm512_store_ps(line + 2 * apart, _mm512_sub_ps(e[i][2], e[i][1]));
+            _mm512_store_ps(line + 3 * apart, _mm512_sub_ps(e[i][1], e[i][3]));
+        }
+    }
+}
+
+/* A tile's sums, [16][tiles][32], as its four results. */
+WIDE static void
+turn_back(const task_t *task, const tile_t *tile, const float *sums, int64_t tiles, int64_t first)
+{
+    const convolution_t *convolution = task->convolution;
+    const convolution_sizes_t *s = &convolution->sizes;
+    int below = tile->y + 1 < s->out_height, beside = tile->x + 1 < s->out_width;
+    for (int64_t result = first; result < least(first + COLUMNS, s->results); result += LANES, sums += LANES) {
+        __mmask16 there = first_lanes(s->results - result);
+        __m512 m[4][4], n[2][4];
+        __m512 bias = convolution->bias ? _mm512_maskz_loadu_ps(there, convolution->bias + result) : _mm512_setzero_ps();
+        UNROLLED for (int i = 0; i < TURNED; i++) {
+            m[i / 4][i % 4] = _mm512_load_ps(sums + i * tiles * COLUMNS);
+        }
+        UNROLLED for (int j = 0; j < 4; j++) {
+            n[0][j] = _mm512_add_ps(_mm512_add_ps(m[0][j], m[1][j]), m[2][j]);
+            n[1][j] = _mm512_sub_ps(_mm512_sub_ps(m[1][j], m[2][j]), m[3][j]);
+        }
+        float *to = convolution->out + ((tile->image * s->out_height + tile->y) * s->out_width + tile->x) * s->results + result;
+        UNROLLED for (int i = 0; i < 2; i++, to += s->out_width * s->results) {
+            __m512 left = _mm512_add_ps(_mm512_add_ps(n[i][0], n[i][1]), n[i][2]);
+            __m512 right = _mm512_sub_ps(_mm512_sub_ps(n[i][1], n[i][2]), n[i][3]);
+            if (i == 0 || below) {
+                _mm512_mask_storeu_ps(to, there, _mm512_add_ps(left, bias));
+                if (beside) {
+                    _mm512_mask_storeu_ps(to + s->results, there, _mm512_add_ps(right, bias));
+                }
+            }
+        }
+    }
+}
+
+/* Notes the results of a tile that is not even. */
+static void
+list_tile(task_t *task, const tile_t *tile)
+{
+    const convolution_sizes_t *s = &task->convolution->sizes;
+    for (int64_t y = tile->y; y < least(tile->y + 2, s->out_height); y++) {
+        for (int64_t x = tile->x; x < least(tile->x + 2, s->out_width); x++) {
+            int64_t place = __atomic_fetch_add(&task->listed, 1, __ATOMIC_RELAXED);
+            task->list[place] = (tile->image * s->out_height + y) * s->out_width + x;
+        }
+    }
+}
+
+static void
+convolve_tiles(task_t *task, int64_t from, int64_t count, double of_weights, float *block, float *sums)
+{
+    int64_t channels = task->convolution->sizes.channels;
+    for (int64_t i = 0; i < count; i++) {
+        tile_t tile = tile_at(task, from + i);
+        turn_pixels(task, &tile, i, count, block);
+        if (!is_even(task, &tile, of_weights)) {
+            list_tile(task, &tile);
+        }
+    }
+    for (int64_t panel = 0; panel < task->panels; panel++) {
+        for (int64_t k = 0; k < TURNED; k++) {
+            multiply(count, channels, TURNED_CHAIN, block + k * count * LINE, TURNED * count * LINE,
+                     task->weights + (panel * TURNED + k) * channels * COLUMNS, sums + k * count * COLUMNS, 0);
+        }
+        for (int64_t i = 0; i < count; i++) {
+            tile_t tile = tile_at(task, from + i);
+            turn_back(task, &tile, sums + i * COLUMNS, count, panel * COLUMNS);
+        }
+    }
+}
+
+/* -- other windows -------------------------------------------------------------------------------------------------*/
+
+/* Numbers of a result's window, from one place to another, into a row of a block. */
+WIDE static void
+copy_window(const convolution_t *convolution, int64_t at, int64_t from, int64_t end, int64_t apart, float *to)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    int64_t image = at / (s->out_height * s->out_width), tap = from / s->channels, channel = from % s->channels;
+    int64_t top = at / s->out_width % s->out_height * s->stride[0] - s->padding[0];
+    int64_t left = at % s->out_width * s->stride[1] - s->padding[1];
+    int64_t row = tap / s->columns, column = tap % s->columns, place = 0, line = 0;
+    while (from < end) {
+        int64_t y = top + row * s->dilation[0], x = left + column * s->dilation[1];
+        int inside = y >= 0 && y < s->height && x >= 0 && x < s->width;
+        const float *pixel = convolution->x + ((image * s->height + y) * s->width + x) * s->channels + channel;
+        int64_t last = least(s->channels - channel, end - from);
+        int64_t i = 0;
+        for (; place == 0 && i + LINE <= last; i += LINE, line++) {
+            float *whole = to + line * apart;
+            _mm512_store_ps(whole, inside ? _mm512_loadu_ps(pixel + i) : _mm512_setzero_ps());
+            _mm512_store_ps(whole + LANES, inside ? _mm512_loadu_ps(pixel + i + LANES) : _mm512_setzero_ps());
+        }
+        while (i < last) {
+            int64_t count = least(least(LANES, last - i), LINE - place);
+            __mmask16 there = first_lanes(count);
+            __m512 numbers = inside ? _mm512_maskz_loadu_ps(there, pixel + i) : _mm512_setzero_ps();
+            _mm512_mask_storeu_ps(to + line * apart + place, there, numbers);
+            i += count;
+            place += count;
+            if (place == LINE) {
+                place = 0;
+                line++;
+            }
+        }
+        from += last;
+        channel = 0;
+        if (++column == s->columns) {
+            column = 0;
+            row++;
+        }
+    }
+}
+
+/* Results from one place of the list to another; of all of them, where there is no list. */
+WIDE static void
+convolve_windows(const task_t *task, const int64_t *list, int64_t from, int64_t to, float *block, float *sums)
+{
+    const convolution_t *convolution = task->convolution;
+    const convolution_sizes_t *s = &convolution->sizes;
+    for (; from < to; from += task->pixels) {
+        int64_t count = least(task->pixels, to - from), apart = count * LINE;
+        for (int64_t at = 0; at < task->depth; at += task->deep) {
+            int64_t deep = least(task->deep, task->depth - at);
+            for (int64_t i = 0; i < count; i++) {
+                copy_window(convolution, list ? list[from + i] : from + i, at, at + deep, apart, block + i * LINE);
+            }
+            for (int64_t panel = 0; panel < task->panels; panel++) {
+                multiply(count, deep, chain_of(task->depth), block, apart, task->weights + (panel * task->depth + at) * COLUMNS,
+                         sums + panel * count * COLUMNS, at > 0);
+            }
+        }
+        for (int64_t i = 0; i < count; i++) {
+            float *out = convolution->out + (list ? list[from + i] : from + i) * s->results;
+            for (int64_t result = 0; result < s->results; result += LANES) {
+                __mmask16 there = first_lanes(s->results - result);
+                __m512 sum = _mm512_load_ps(sums + (result / COLUMNS * count + i) * COLUMNS + result % COLUMNS);
+                if (convolution->bias) {
+                    sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, convolution->bias + result));
+                }
+                _mm512_mask_storeu_ps(out + result, there, sum);
+            }
+        }
+    }
+}
+
+/* -- calls ---------------------------------------------------------------------------------------------------------*/
+
+static void
+convolve_windows_together(task_t *task, const int64_t *list, int64_t count, float *block, float *sums)
+{
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
+    for (int64_t panel = task->panels * thread / threads; panel < task->panels * (thread + 1) / threads; panel++) {
+        pack_panel(task->convolution, panel, task->weights + panel * task->depth * COLUMNS);
+    }
+    fxjit_openmp.barrier();
+    convolve_windows(task, list, count * thread / threads, count * (thread + 1) / threads, block, sums);
+}
+
+/* Each thread. */
+static void
+convolve(void *data)
+{
+    task_t *task = data;
+    const convolution_sizes_t *s = &task->convolution->sizes;
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads(), all = s->images * s->out_height * s->out_width;
+    float *block = task->blocks + thread * (task->of_block + task->of_sums), *sums = block + task->of_block;
+    if (!task->turned) {
+        convolve_windows_together(task, NULL, all, block, sums);
+        return;
+    }
+    for (int64_t panel = task->panels * thread / threads; panel < task->panels * (thread + 1) / threads; panel++) {
+        turn_panel(task->convolution, panel, task->weights + panel * TURNED * s->channels * COLUMNS, task->taps + panel * TAPS);
+    }
+    int64_t pixels = s->images * s->height * s->width;
+    take_squares(task->convolution, pixels * thread / threads, pixels * (thread + 1) / threads, task->squares);
+    fxjit_openmp.barrier();
+    double of_weights = weigh(task);
+    if (of_weights < 0) {
+        fxjit_openmp.barrier(); /* the weights were not packed for this */
+        convolve_windows_together(task, NULL, all, block, sums);
+        return;
+    }
+    int64_t end = task->tiles * (thread + 1) / threads;
+    for (int64_t from = task->tiles * thread / threads; from < end; from += task->block) {
+        convolve_tiles(task, from, least(task->block, end - from), of_weights, block, sums);
+    }
+    fxjit_openmp.barrier();
+    if (task->listed > 0) {
+        convolve_windows_together(task, task->list, task->listed, block, sums);
+    }
+}
+
+void
+fxjit_convolve(const convolution_t *convolution, void *room, int threads)
+{
+    task_t task = {.convolution = convolution};
+    lay_out(&task, &convolution->sizes, threads);
+    task.weights = room;
+    task.squares = task.weights + task.of_weights;
+    task.taps = task.squares + task.of_sizes;
+    task.blocks = task.taps + task.of_taps;
+    int64_t floats = task.of_weights + task.of_sizes + task.of_taps + threads * (task.of_block + task.of_sums);
+    task.list = (int64_t *)((char *)room + rounded_up(floats * (int64_t)sizeof(float), 64));
+    fxjit_openmp.parallel(convolve, &task, (unsigned)threads, 0);
+}
+
+#else /* another processor, or another compiler: nothing asks for them */
+
+int64_t
+fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
+{
+    (void)sizes;
+    (void)threads;
+    return 0;
+}
+
+int
+fxjit_convolution_threads(const convolution_sizes_t *sizes)
+{
+    (void)sizes;
+    return 1;
+}
+
+void
+fxjit_convolve(const convolution_t *convolution, void *room, int threads)
+{
+    (void)convolution;
+    (void)room;
+    (void)threads;
+}
+
+#endif
