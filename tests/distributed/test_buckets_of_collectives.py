@@ -30,8 +30,8 @@ def averages(x: torch.Tensor) -> Any:
 
 def of_several_kinds(x: torch.Tensor) -> Any:
     group = distributed.group.WORLD
-    gathered = [all_gather_single(part, 0, group) for part in x.split(1, 1)]
-    scattered = [reduce_scatter_single(part.exp(), "sum", 0, group) for part in x.split(1, 1)]
+    gathered = [all_gather_single(part.contiguous(), 0, group) for part in x.split(1, 1)]
+    scattered = [reduce_scatter_single(part.exp().contiguous(), "sum", 0, group) for part in x.split(1, 1)]
     return [each.sin() for each in gathered], [each.cos() for each in scattered]
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxjit
+from fxjit.torch_compat import release
 
 KINDS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
@@ -206,6 +207,8 @@ def test_the_graph_of_the_first_step_is_that_of_the_next(cls, foreach):
 
     options = {"foreach": foreach} if "foreach" in inspect.signature(cls).parameters else {}
     cut = cls is torch.optim.Adafactor  # which reads the number of the step
+    if cut and foreach and release(torch.__version__) < (2, 13):
+        pytest.skip("its foreach update asks for a dtype that compiled code is not told (torch.compile captures none, too)")
     assert check(step, cls, steps=2, **options) == 1 + cut
     assert check(step, cls, steps=4, **options) <= 3 + cut, "a gradient more, and less"
 
