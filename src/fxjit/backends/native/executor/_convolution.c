@@ -33,7 +33,7 @@ enum {
     WORK = 1 << 20,    /* multiplications for which a thread is called */
 };
 
-/* How much the windows of a tile, and the taps of all weights, may differ in their sums of squares. */
+/* How much the windows of a tile, and the taps of one result's weights, may differ in their sums of squares. */
 static const float EVEN = 64, EVEN_WEIGHTS = 4096;
 /* The product of such sums from which numbers might become infinite on the way. */
 static const double LARGE = 1e70;
@@ -266,18 +266,34 @@ turn_three(const __m512 g[3], __m512 out[4])
     out[3] = g[2];
 }
 
-/* [16][channels][32 results]; squares: the sum of each tap's. */
+/* Whether the taps of one of 16 results differ too much: what the algorithm adds and takes away again is then larger than what
+ * the result is made of. */
+WIDE static inline int
+are_uneven(const __m512 squares[TAPS])
+{
+    __m512 lowest = squares[0], highest = squares[0];
+    UNROLLED for (int i = 1; i < TAPS; i++) {
+        lowest = _mm512_min_ps(lowest, squares[i]);
+        highest = _mm512_max_ps(highest, squares[i]);
+    }
+    return _mm512_cmp_ps_mask(_mm512_mul_ps(lowest, _mm512_set1_ps(EVEN_WEIGHTS)), highest, _CMP_LT_OQ) != 0;
+}
+
+/* [16][channels][32 results]; squares: the sum of each tap's, infinite where those of one result differ too much. */
 WIDE static void
 turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *squares)
 {
     const convolution_sizes_t *s = &convolution->sizes;
     float taps[TAPS * LANES * LANES] __attribute__((aligned(64)));
     int64_t apart = s->channels * COLUMNS;
-    __m512 sums[TAPS];
     UNROLLED for (int i = 0; i < TAPS; i++) {
-        sums[i] = _mm512_setzero_ps();
+        squares[i] = 0;
     }
     for (int64_t side = 0; side < COLUMNS; side += LANES) {
+        __m512 sums[TAPS];
+        UNROLLED for (int i = 0; i < TAPS; i++) {
+            sums[i] = _mm512_setzero_ps();
+        }
         for (int64_t channel = 0; channel < s->channels; channel += LANES) {
             take_weights(convolution, panel * COLUMNS + side, channel, taps);
             for (int64_t i = 0; i < least(LANES, s->channels - channel); i++) {
@@ -300,9 +316,9 @@ turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *sq
                 }
             }
         }
-    }
-    UNROLLED for (int i = 0; i < TAPS; i++) {
-        squares[i] = _mm512_reduce_add_ps(sums[i]);
+        UNROLLED for (int i = 0; i < TAPS; i++) {
+            squares[i] += are_uneven(sums) ? INFINITY : _mm512_reduce_add_ps(sums[i]);
+        }
     }
 }
 
@@ -324,12 +340,11 @@ take_squares(const convolution_t *convolution, int64_t from, int64_t to, float *
     }
 }
 
-/* The sum of all weights' squares; negative where their taps differ too much, or not all are finite. */
+/* The sum of all weights' squares; negative where the taps of a result differ too much, or not all are finite. */
 static double
 weigh(const task_t *task)
 {
     double total = 0;
-    float lowest = INFINITY, highest = 0;
     for (int tap = 0; tap < TAPS; tap++) {
         float sum = 0;
         for (int64_t panel = 0; panel < task->panels; panel++) {
@@ -339,10 +354,8 @@ weigh(const task_t *task)
             return -1;
         }
         total += sum;
-        lowest = sum < lowest ? sum : lowest;
-        highest = sum > highest ? sum : highest;
     }
-    return highest <= EVEN_WEIGHTS * lowest ? total : -1;
+    return total;
 }
 
 typedef struct {
