@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 import fxjit
 from fxjit import _C, config, tensor_shim
+from fxjit.backends.native.choose import channels_last
 from fxjit.backends.native.executor import convolutions, plan, program
+from fxjit.backends.native.lower import depthwise
 from fxjit.backends.native.runtime import own_convolutions
 from fxjit.backends.native.runtime.own_convolutions import Convolution
 from fxjit.counters import counters
@@ -139,8 +141,13 @@ def test_weights_that_differ_much_from_tap_to_tap(ours, kind: str):
 def test_the_number_of_threads_changes_no_result(ours, threads: int):
     before = torch.get_num_threads()
     x, weight, other = torch.rand(3, 64, 25, 26).to(memory_format=LAST), torch.randn(70, 64, 3, 3), torch.randn(40, 64, 5, 5)
+    plain, blur = torch.rand(5, 3, 90, 91), torch.rand(3, 1, 11, 11)
     x[:, :, 10:15] = 0
-    call = fxjit.compile(lambda x: (F.conv2d(x, weight, None, 1, 1), F.conv2d(x, other, None, 2), x + 1), dynamic=False)
+
+    @fxjit.compile(dynamic=False)
+    def call(x):
+        return F.conv2d(x, weight, None, 1, 1), F.conv2d(x, other, None, 2), F.conv2d(plain, blur, None, 1, 5, 1, 3), x + 1
+
     try:
         torch.set_num_threads(1)
         alone = call(x)
@@ -149,7 +156,7 @@ def test_the_number_of_threads_changes_no_result(ours, threads: int):
             assert all(map(torch.equal, call(x), alone))
     finally:
         torch.set_num_threads(before)
-    assert len(ours) == 2
+    assert len(ours) == 3
 
 
 @needs_kernels
@@ -162,6 +169,43 @@ def test_operands_that_are_parts_of_tensors_and_results_between_kernels(ours):
 
     torch.testing.assert_close(fxjit.compile(f)(whole, weights, biases), f(whole, weights, biases), rtol=1e-4, atol=1e-3)
     assert len(ours) == 2
+
+
+#: Images, channels, height, width, window, padding, dilation: around four rows of 32 results, bands of rows, sums of 64.
+DEPTHWISE = [
+    (1, 1, 3, 2, (2, 2), 0, 1), (2, 3, 40, 33, (11, 11), 0, 1), (1, 2, 5, 70, (3, 3), 1, 1), (1, 5, 23, 17, (1, 9), (0, 4), 1),
+    (2, 1, 19, 20, (70, 1), (35, 0), 1), (1, 3, 30, 31, (3, 5), (2, 4), (2, 3)), (1, 2, 300, 600, (3, 3), 1, 1),
+    (2, 20, 7, 7, (7, 7), 3, 1),
+]  # fmt: skip
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", DEPTHWISE, ids=str)
+def test_depthwise_convolutions_of_images_that_are_not_channels_last(ours, monkeypatch, shape):
+    monkeypatch.setattr(depthwise, "FORWARD_WORK", 0)
+    torch.manual_seed(0)
+    images, channels, height, width, window, *how = shape
+    x, weight, bias = torch.randn(images, channels, height, width), torch.randn(channels, 1, *window), torch.randn(channels)
+    x[0, 0, 0, 0] = float("inf")
+    for one in (weight, weight[:1].expand(channels, 1, *window)):
+        found, eager = (call(x, one, bias, 1, *how, channels) for call in (compiled, F.conv2d))
+        true = F.conv2d(x.double(), one.double(), bias.double(), 1, *how, channels)
+        assert found.stride() == eager.stride() and torch.equal(found.isfinite(), eager.isfinite())
+        errors = [(each - true)[true.isfinite()].abs() for each in (found, eager)]
+        assert not len(errors[0]) or errors[0].max() <= 2 * errors[1].max() + 1e-6
+    assert [each.depthwise for each in ours] == [True, True]
+
+
+@needs_kernels
+def test_a_blur_of_three_channels_keeps_its_layout(ours, monkeypatch):
+    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
+    x, weight, other = torch.randn(2, 3, 80, 80), torch.rand(3, 1, 9, 9), torch.randn(16, 3, 3, 3)
+
+    def f(x):
+        return F.conv2d(F.conv2d(x, weight, None, 1, 4, 1, 3), other).relu()
+
+    torch.testing.assert_close(fxjit.compile(f)(x), f(x), rtol=1e-4, atol=1e-4)
+    assert [each.depthwise for each in ours] == [True]
 
 
 @needs_kernels
@@ -214,6 +258,7 @@ def test_kernels_are_compared_once_and_what_was_found_is_kept(tmp_path):
 @pytest.mark.parametrize("each", [
     CONVOLUTION, dataclasses.replace(CONVOLUTION, stride=(2, 1), padding=(3, 0), dilation=(1, 2), out_height=60, out_width=60),
     dataclasses.replace(CONVOLUTION, padding=(40, 40), out_height=87, out_width=87),
+    Convolution(9, 3, 300, 20, 3, 5, 7, 292, 32, (1, 1), (0, 9), (2, 1), False, True, 35),
 ])  # fmt: skip
 def test_what_is_measured_is_a_convolution(each):
     like = own_convolutions.like(each)

@@ -23,6 +23,8 @@ from ..lower.table import LOWERINGS, op_name
 from .predictions import CHANNELS_LAST_WORK
 
 aten = torch.ops.aten
+#: Channels that make a vector.
+THIN = 16
 #: What takes strides from its caller.
 _OF_STRIDES = frozenset(("as_strided.default", "as_strided_scatter.default", "view.dtype"))
 #: Operators of ATen alone whose numbers the strides do not change.
@@ -38,11 +40,20 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
 
 
 def _is_plane(node: torch.fx.Node) -> bool:
-    return not node.kwargs and all(
+    return not node.kwargs and not _is_thin(node) and all(
         isinstance(each, torch.fx.Node) and isinstance(value := each.meta.get("val"), torch.Tensor) and value.dim() == 4
         and value.dtype is torch.float32 and value.device.type == "cpu" and value.layout is torch.strided
         for each in node.args[:2]
     )  # fmt: skip
+
+
+def _is_thin(node: torch.fx.Node) -> bool:
+    """A depthwise convolution of fewer channels than a vector has, which had better go along rows of pixels."""
+    x, weight = (getattr(each, "meta", {}).get("val") for each in node.args[:2])
+    if not isinstance(x, torch.Tensor) or not isinstance(weight, torch.Tensor):
+        return False
+    sizes = node.args[8], x.shape[1], weight.shape[0]
+    return all(type(each) is int for each in sizes) and len(set(sizes)) == 1 and weight.shape[0] < THIN
 
 
 def _work(node: torch.fx.Node) -> int:

@@ -118,6 +118,9 @@ lay_out(task_t *task, const convolution_sizes_t *s, int threads)
 int64_t
 fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
 {
+    if (sizes->depthwise) {
+        return fxjit_depthwise_room(sizes, threads);
+    }
     task_t task;
     lay_out(&task, sizes, threads);
     int64_t floats = task.of_weights + task.of_sizes + task.of_taps + threads * (task.of_block + task.of_sums);
@@ -127,7 +130,8 @@ fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
 int
 fxjit_convolution_threads(const convolution_sizes_t *s)
 {
-    int64_t work = s->images * s->out_height * s->out_width * s->results * s->channels * s->rows * s->columns;
+    int64_t work = s->images * s->out_height * s->out_width * s->results * s->rows * s->columns *
+                   (s->depthwise ? 1 : s->channels);
     return fxjit_openmp.inside() ? 1 : (int)least(fxjit_openmp.most(), work / WORK + 1);
 }
 
@@ -631,6 +635,10 @@ convolve(void *data)
 void
 fxjit_convolve(const convolution_t *convolution, void *room, int threads)
 {
+    if (convolution->sizes.depthwise) {
+        fxjit_convolve_depthwise(convolution, room, threads);
+        return;
+    }
     task_t task = {.convolution = convolution};
     lay_out(&task, &convolution->sizes, threads);
     task.weights = room;

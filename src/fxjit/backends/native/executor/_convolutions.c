@@ -67,7 +67,8 @@ convolve_by_aten(const trial_t *trial)
     const convolution_sizes_t *s = &trial->convolution.sizes;
     const int64_t none[2] = {0, 0};
     void *made = NULL;
-    if (fxjit_torch.convolution(trial->x, trial->weight, NULL, s->stride, 2, s->padding, 2, s->dilation, 2, 0, none, 2, 1, &made)) {
+    if (fxjit_torch.convolution(trial->x, trial->weight, NULL, s->stride, 2, s->padding, 2, s->dilation, 2, 0, none, 2,
+                                s->depthwise ? s->channels : 1, &made)) {
         return -1;
     }
     return fxjit_torch.delete_handle(made) == 0 ? 0 : -1;

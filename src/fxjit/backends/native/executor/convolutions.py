@@ -1,5 +1,5 @@
-"""Which convolutions our own kernels can do (_convolution.c): of float32 images in one group, channels last, of sizes
-that are known."""
+"""Which convolutions our own kernels can do: of float32 images of sizes that are known, channels last in one group
+(_convolution.c), or depthwise and not channels last (_depthwise.c)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ def convolution_of(node: torch.fx.Node) -> Convolution | None:
     values: Any = [meta_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
     x, weight, bias, stride, padding, dilation, transposed, _, groups = values
     out = meta_of(node)
-    if transposed or groups != 1 or not all(map(suits, (x, weight, out))) or not (bias is None or suits(bias, dims=1)):
+    if transposed or not all(map(suits, (x, weight, out))) or not (bias is None or suits(bias, dims=1)):
         return None
     lists = stride, padding, dilation
     if any(len(each) != 2 or not all(type(number) is int for number in each) for each in lists):
         return None
+    if bias is not None and not bias.is_contiguous():
+        return None
+    if groups == x.shape[1] == weight.shape[0]:
+        return depthwise_of(x, weight, out, *(tuple(each) for each in lists))
     plain = weight.is_contiguous()
-    if not all(map(is_last, (x, out))) or not (plain or is_last(weight)) or (bias is not None and not bias.is_contiguous()):
+    if groups != 1 or not all(map(is_last, (x, out))) or not (plain or is_last(weight)):
         return None
     (images, channels, height, width), (results, _, rows, columns) = x.shape, weight.shape
     steps, rim, distances = (tuple(each) for each in lists)
@@ -40,6 +44,17 @@ def convolution_of(node: torch.fx.Node) -> Convolution | None:
                         distances, weight_last=not plain)
     packed = found.results * found.channels * (16 if found.is_turned() else found.rows * found.columns)
     return found if found.channels >= LEAST_CHANNELS and out.numel() > 0 and packed <= MOST_WEIGHTS else None
+
+
+def depthwise_of(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: tuple[int, int], padding: tuple[int, int],
+                 dilation: tuple[int, int]) -> Convolution | None:
+    rows, columns = weight.shape[2:]
+    whole = (columns == 1 or weight.stride(3) == 1) and (rows == 1 or weight.stride(2) == columns)
+    if stride != (1, 1) or not x.is_contiguous() or not out.is_contiguous() or not whole or out.numel() == 0:
+        return None
+    (images, channels, height, width), sizes = x.shape, out.shape
+    return Convolution(images, channels, height, width, channels, rows, columns, sizes[2], sizes[3], stride, padding, dilation,
+                       weight_last=False, depthwise=True, weight_step=weight.stride(0))
 
 
 def is_offered() -> bool:

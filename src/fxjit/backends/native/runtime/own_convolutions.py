@@ -25,9 +25,13 @@ log = logs.artifact("autotuning")
 MOST_PIXELS: Final = 28 * 28
 MOST_CHANNELS: Final = 128
 TURNS: Final = 5
-#: How much longer than ATen's ours may take. Their errors are smaller: oneDNN adds up all of a window in a row where images are
-#: channels last, and errs by 2 to 5 times as much.
+#: How much longer than ATen's ours may take. Errors of those in one group are smaller: oneDNN adds up all of a window in a row
+#: where images are channels last, and errs by 2 to 5 times as much. Depthwise ones' are the same up to windows of 64.
 MARGIN: Final = 1.1
+MARGIN_DEPTHWISE: Final = 0.95
+#: Pixels in a row up to which depthwise ones are measured, and channels.
+DEPTHWISE_SIDE: Final = 64
+DEPTHWISE_CHANNELS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,9 @@ class Convolution:
     dilation: tuple[int, int]
     #: Whether the weight's channels are last.
     weight_last: bool
+    #: Whether each channel has a window of its own, and the distance of these windows.
+    depthwise: bool = False
+    weight_step: int = 0
 
     def numbers(self) -> tuple[int, ...]:
         flat = (each if isinstance(each, tuple) else (each,) for each in astuple(self))
@@ -55,7 +62,7 @@ class Convolution:
 
     def is_turned(self) -> bool:
         """Whether Winograd's algorithm does it."""
-        return (self.rows, self.columns, self.stride, self.dilation) == (3, 3, (1, 1), (1, 1))
+        return not self.depthwise and (self.rows, self.columns, self.stride, self.dilation) == (3, 3, (1, 1), (1, 1))
 
 
 _measured: dict[Convolution, bool] = {}
@@ -75,6 +82,8 @@ def is_preferred(convolution: Convolution) -> bool:
 def like(convolution: Convolution) -> Convolution:
     """The convolution that is measured for it: of one image, sizes up to these and rounded to powers of two (channels) and of
     four (pixels)."""
+    if convolution.depthwise:
+        return like_depthwise(convolution)
     channels, results = (min(_power(size, 2), MOST_CHANNELS) for size in (convolution.channels, convolution.results))
     pixels = convolution.images * convolution.out_height * convolution.out_width
     side = min(math.isqrt(_power(pixels, 4)), math.isqrt(MOST_PIXELS))
@@ -84,6 +93,18 @@ def like(convolution: Convolution) -> Convolution:
         return convolution
     return replace(convolution, images=1, channels=channels, results=results, height=sides[0], width=sides[1],
                    out_height=side, out_width=side)
+
+
+def like_depthwise(convolution: Convolution) -> Convolution:
+    """The same of one image, with fewer channels and smaller planes."""
+    channels = min(convolution.channels, DEPTHWISE_CHANNELS)
+    sides = [min(side, DEPTHWISE_SIDE) for side in (convolution.height, convolution.width)]
+    windows = zip((convolution.rows, convolution.columns), convolution.dilation, convolution.padding, sides, strict=True)
+    out = [side + 2 * padding - dilation * (window - 1) for window, dilation, padding, side in windows]
+    if min(out) < 1:
+        return convolution
+    return replace(convolution, images=1, channels=channels, results=channels, height=sides[0], width=sides[1],
+                   out_height=out[0], out_width=out[1], weight_step=convolution.rows * convolution.columns)
 
 
 def _power(size: int, base: int) -> int:
@@ -102,19 +123,19 @@ def _compared(key: str, convolution: Convolution) -> bool:
         counters["native"]["kernels of convolutions compared"] += 1
         log.info("a convolution like %s: %.1f us by ATen, %.1f us by our kernels", convolution, atens / 1e3, own / 1e3)
         put_facts(key, {"nanoseconds": [atens, own]})
-    return own < MARGIN * atens
+    return own < (MARGIN_DEPTHWISE if convolution.depthwise else MARGIN) * atens
 
 
 def measure(convolution: Convolution) -> tuple[int, int]:
     """Nanoseconds by ATen and by our kernels."""
-    each, last = convolution, torch.channels_last
+    each, layout = convolution, torch.contiguous_format if convolution.depthwise else torch.channels_last
     with _disable_current_modes(), torch.no_grad():
         def ones(*size: int) -> torch.Tensor:
             return torch.ones(size, dtype=torch.float32, device="cpu")
 
-        x = ones(each.images, each.channels, each.height, each.width).to(memory_format=last)
-        weight = ones(each.results, each.channels, each.rows, each.columns)
-        out = ones(each.images, each.results, each.out_height, each.out_width).to(memory_format=last)
+        x = ones(each.images, each.channels, each.height, each.width).contiguous(memory_format=layout)
+        weight = ones(each.results, 1 if each.depthwise else each.channels, each.rows, each.columns)
+        out = ones(each.images, each.results, each.out_height, each.out_width).contiguous(memory_format=layout)
         if each.weight_last:
-            weight = weight.to(memory_format=last)
+            weight = weight.contiguous(memory_format=layout)
         return _C.time_convolution(x, weight, out, each.numbers(), TURNS)
