@@ -42,6 +42,8 @@ class CompiledArtifacts:
     input_dependencies: tuple[int, ...] = ()
     tangent_masks: tuple[TangentMask, ...] = ()
     uses_rng: bool = False
+    #: Whether eager's autograd nodes save no tensor.
+    saves_nothing: bool = False
 
     @property
     def trains(self) -> bool:
@@ -203,6 +205,7 @@ def _backward(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> Backwa
         gradient_dependencies=artifacts.gradient_dependencies(tangents),
         nondeterministic=meta.deterministic is False,
         regenerates_views=bool(meta.num_outputs_aliased),
+        saves_nothing=artifacts.saves_nothing,
     )
 
 

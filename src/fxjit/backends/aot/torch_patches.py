@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -110,6 +111,45 @@ def noted_state() -> Iterator[list[Any]]:
 
     with contextlib.nullcontext() if create is None else _replaced(whole, "create_aot_state", noted):
         yield states
+
+
+@contextlib.contextmanager
+def noted_saves() -> Iterator[list[bool]]:
+    """For each time that AOTAutograd differentiates: whether eager's nodes save a tensor on the way."""
+    saves: list[bool] = []
+    grad = torch.autograd.grad
+
+    def noted(outputs: Any, inputs: Any, *args: Any, **keywords: Any) -> Any:
+        saves.append(_saves_tensors(outputs, inputs))
+        return grad(outputs, inputs, *args, **keywords)
+
+    with _replaced(torch.autograd, "grad", noted):
+        yield saves
+
+
+def _saves_tensors(outputs: Any, inputs: Any) -> bool:
+    """Stops at the first node that may: most networks begin their way back with one."""
+    waiting, ends = ([each.grad_fn for each in pytree.tree_leaves(tensors) if isinstance(each, torch.Tensor)]
+                     for tensors in (outputs, inputs))
+    seen: set[Any] = set(ends)  # AOTAutograd's inputs are no leaves
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if _may_save(type(node)):
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+@functools.cache
+def _may_save(node: type) -> bool:
+    """Whether nodes of a type save tensors; what holds another node, or the user's, is taken to."""
+    if node.__name__ == "AccumulateGrad":
+        return False
+    plain = re.fullmatch(r"\w+Backward\d+", node.__name__) is not None
+    return not plain or any(name.startswith("_raw_saved_") for name in dir(node))
 
 
 @contextlib.contextmanager

@@ -69,8 +69,8 @@ def trace_and_compile(
     kernels = torch_patches.replaced_kernels(recurrent.kernels())
     runs_program = any(not is_known(node.target) for node in gm.graph.nodes if node.op == "call_function")
     rewriting = made_functional() if runs_program else contextlib.nullcontext()
-    with (callers_mode, torch_patches.patched(), torch_patches.noted_state() as states, kernels, budget.limited(),
-          timed("aot"), rewriting):
+    with (callers_mode, torch_patches.patched(), torch_patches.noted_state() as states, torch_patches.noted_saves() as saves,
+          kernels, budget.limited(), timed("aot"), rewriting):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 traced,
@@ -90,6 +90,7 @@ def trace_and_compile(
     # The C++ compilers run beside the tracing; wait for them here, where an error can still be dealt with.
     for each in pending:
         each.finish()
+    artifacts.saves_nothing = bool(saves) and not any(saves)
     if artifacts.meta is not None:
         # No compiler here writes over what was saved, so that `backward(retain_graph=True)` need not be refused.
         (artifacts.meta.bw_donated_idxs or []).clear()  # a list that AOTAutograd's wrappers for subclasses share

@@ -27,8 +27,8 @@ class AutogradNode:
 
     __slots__ = (
         "aliases", "all_defined", "backward_graph", "double_backward", "forward_graph", "fresh", "gradient_dependencies",
-        "layouts", "masks", "non_differentiable", "nondeterministic", "num_returned", "num_symbols", "num_unchecked", "several",
-        "tangents",
+        "layouts", "masks", "non_differentiable", "nondeterministic", "num_returned", "num_symbols", "num_unchecked",
+        "saves_nothing", "several", "tangents",
     )  # fmt: skip
 
     def __init__(self, forward_graph: Boxed, backward_graph: Boxed, plan: CallPlan,
@@ -43,6 +43,7 @@ class AutogradNode:
         self.layouts = tuple((index, *how) for index, how in zip(record.tangents, record.tangent_layouts, strict=True))
         # Eager gives no gradient (None, not zeros) to what only outputs depend on whose tangents are undefined.
         self.gradient_dependencies = record.gradient_dependencies
+        self.saves_nothing = record.saves_nothing
         self.several = len(self.tangents) > 1
         self.all_defined = (1 << len(self.tangents)) - 1
 
@@ -77,6 +78,8 @@ class AutogradNode:
         if self.num_unchecked:
             ctx.unchecked = saved[-self.num_unchecked:]
             del saved[-self.num_unchecked:]
+        if self.saves_nothing:
+            ctx.has_saved = bool(saved)
         ctx.save_for_backward(*saved)
         for index in self.fresh:
             # To autograd each is a tensor of its own, although the graph may have made it as a view of a buffer. Otherwise
@@ -108,7 +111,9 @@ class AutogradNode:
                 return double_backward.gradients(ctx.kept, tangents, given)
             if not graph_is_retained():
                 ctx.kept = None
-        args = [*ctx.symbols, *ctx.saved_tensors] if self.num_symbols else [*ctx.saved_tensors]
+        # Asking for saved tensors a second time is an error, be there any or not.
+        saved = () if self.saves_nothing and not ctx.has_saved else ctx.saved_tensors
+        args = [*ctx.symbols, *saved] if self.num_symbols else [*saved]
         if self.num_unchecked:
             args += ctx.unchecked
         defined = defined_tangents(given, tangents, ctx.like) if self.several else self.all_defined

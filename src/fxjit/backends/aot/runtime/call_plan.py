@@ -93,6 +93,8 @@ class BackwardRecord:
     nondeterministic: bool
     #: Whether outputs are views that are made anew from what the node returns.
     regenerates_views: bool
+    #: Whether eager's autograd nodes save no tensor, and can then be gone through again.
+    saves_nothing: bool
 
 
 @dataclass(frozen=True, slots=True)
