@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -112,18 +113,66 @@ def _checking_index(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _with_inputs_layout(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The fake kernel of `native_group_norm`: on processors the first result has the layout of the input, which it loses
-    in torch 2.14."""
+def _laid_out(kernel: Callable[..., Any], layout: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A fake kernel whose first result has the strides that it has on processors: those of `layout(result, *args)`. Torch's
+    answer for tensors of its arguments' sizes tells the rest."""
 
     @functools.wraps(kernel)
-    def run(mode: Any, operator: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        layout = torch_private.get("torch._prims_common.suggest_memory_format")(tensor)
-        if tensor.device.type != "cpu" or layout is torch.contiguous_format:
-            return kernel(mode, operator, tensor, *args, **kwargs)
+    def run(mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        known = all(type(each) is int for tensor in tensors for each in tensor.shape)
+        if not known or any(each.device.type != "cpu" for each in tensors) or all(map(_is_plain, tensors)):
+            return kernel(mode, operator, *args, **kwargs)
         with mode:
-            result, *statistics = operator(tensor.contiguous(), *args, **kwargs)
-            return torch.empty_like(result, memory_format=layout), *statistics
+            plain = [torch.empty_like(each, memory_format=torch.contiguous_format) if isinstance(each, torch.Tensor) else each
+                     for each in args]
+            result = operator(*plain, **kwargs)
+            several = isinstance(result, (tuple, list))
+            first, others = (result[0], result[1:]) if several else (result, ())
+            first = torch.empty_strided(first.shape, layout(first, *args).stride(), dtype=first.dtype, device=first.device)
+            return (first, *others) if several else first
+
+    return run
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its strides are those of a new tensor."""
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != expected:
+            return False
+        expected *= max(size, 1)
+    return True
+
+
+def _elementwise(result: torch.Tensor, first: torch.Tensor, second: Any, *args: Any) -> torch.Tensor:
+    """As of any operator on each two elements: `maximum`'s are told by ATen."""
+    return torch.maximum(first, second if isinstance(second, torch.Tensor) else first)
+
+
+def _as_first(result: torch.Tensor, first: torch.Tensor, *args: Any) -> torch.Tensor:
+    return torch.empty_like(first) if result.shape == first.shape else result
+
+
+def _contiguous(result: torch.Tensor, *args: Any) -> torch.Tensor:
+    return torch.empty_like(result, memory_format=torch.contiguous_format)
+
+
+def _as_images(result: torch.Tensor, first: torch.Tensor, *args: Any) -> torch.Tensor:
+    layout = torch_private.get("torch._prims_common.suggest_memory_format")(first)
+    return torch.empty_like(result, memory_format=layout)
+
+
+def _fitting(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake kernel of a loss whose result has the sizes of its first argument, with eager's check: it is of both's."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if all(type(each) is int for tensor in (first, second) for each in tensor.shape):
+            wanted = torch.broadcast_shapes(first.shape, second.shape)
+            if wanted != first.shape:
+                raise RuntimeError(f"output with shape {list(first.shape)} doesn't match the broadcast shape {list(wanted)}")
+        return kernel(mode, operator, first, second, *args, **kwargs)
 
     return run
 
@@ -131,6 +180,16 @@ def _with_inputs_layout(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def _torchs_kernel(*args: Any, **kwargs: Any) -> Any:
     """What a table of fake kernels has for an operator that torch knows otherwise what to do with."""
     return NotImplemented
+
+
+#: Of torch 2.13, but for group_norm, which loses its layout in 2.14.
+_LAYOUTS: Final = {
+    _elementwise: (torch.ops.aten.copysign.Tensor, torch.ops.aten.floor_divide.default),
+    _as_first: (torch.ops.aten.binary_cross_entropy.default,),
+    _contiguous: (torch.ops.aten.native_layer_norm.default, torch.ops.aten.isin.Tensor_Tensor),
+    _as_images: (torch.ops.aten.native_group_norm.default, torch.ops.aten.max_unpool2d.default,
+                 torch.ops.aten.reflection_pad3d.default, torch.ops.aten.replication_pad3d.default),
+}
 
 
 def _correct_kernels() -> None:
@@ -146,8 +205,16 @@ def _correct_kernels() -> None:
                            (aten.diagonal_scatter.default, aten.diagonal.default)):
         kernels[operator] = _checking_source(kernels.get(operator, _torchs_kernel), view)
     kernels[aten.select.int] = _checking_index(kernels.get(aten.select.int, _torchs_kernel))
-    normalize = aten.native_group_norm.default
-    kernels[normalize] = _with_inputs_layout(kernels.get(normalize, _torchs_kernel))
+    kernels[aten.soft_margin_loss.default] = _fitting(kernels.get(aten.soft_margin_loss.default, _torchs_kernel))
+    for layout, operators in _LAYOUTS.items():
+        for operator in operators:
+            kernels[operator] = _laid_out(kernels.get(operator, _torchs_kernel), layout)
+    # Fake tensors go by a decomposition before they look for a kernel, but where this table has one.
+    decompositions = torch_private.get_or("torch._decomp.decomposition_table", {})
+    metas = torch_private.get_or("torch._decomp.meta_table", {})
+    for operator in kernels.keys() & {aten.soft_margin_loss.default, *itertools.chain(*_LAYOUTS.values())}:
+        if operator in decompositions:
+            metas.setdefault(operator, decompositions[operator])
     if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
         for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
             if operator in kernels:

@@ -14,6 +14,7 @@ from torch.utils import _pytree
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, polyfill
 from fxjit.frontend.values.tensor import TensorValue
@@ -109,6 +110,25 @@ def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[An
         if with_indices:
             indices.append(index)
     return groups
+
+
+def _pools_by_a_kernel_of_its_own(fn: Callable[..., Any]) -> None:
+    """Where no gradient is asked for, processors have one for `max_pool1d`: of floats, into a new layout."""
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        given = args[0] if args else kwargs.get("input")
+        result = call_in_graph(t, fn, args, kwargs)
+        if not isinstance(given, TensorValue) or not isinstance(result, TensorValue) or given.fake.device.type != "cpu":
+            return result  # with indices, it is pooling of images
+        if (given.fake.requires_grad and torch.is_grad_enabled()) or overrides.entered_transforms(t):
+            return result
+        if not given.fake.is_floating_point():
+            t.break_("operator-raised", operator="max_pool1d", error=f"it is not implemented for {given.fake.dtype}")
+        return t.emit("contiguous", [result])
+
+
+for _pool in (torch.max_pool1d, torch.nn.functional.max_pool1d):
+    _pools_by_a_kernel_of_its_own(_pool)
 
 
 def _foreach_with_factors(tensors: Any, first: Any, second: Any, factors: Any, divide: bool) -> None:

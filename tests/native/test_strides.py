@@ -1,0 +1,101 @@
+"""Strides of results that torch's fake kernels tell wrongly, and what eager refuses: as in eager, in any layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+import fxjit
+
+
+def layouts(shape, dtype=torch.float32):
+    """Tensors of this shape: contiguous, transposed, permuted, expanded, sliced, channels-last."""
+    made = [torch.randn(shape).to(dtype)]
+    if len(shape) > 1:
+        made += [torch.randn(*shape[:-2], shape[-1], shape[-2]).mT, torch.randn(*shape[1:], shape[0]).movedim(-1, 0),
+                 torch.randn(*shape[:-1], 1).expand(shape), torch.randn(*shape[:-1], shape[-1] * 2)[..., ::2]]
+    if len(shape) == 4:
+        made.append(torch.randn(shape).contiguous(memory_format=torch.channels_last))
+    return [each.to(dtype) for each in made]
+
+
+def facts(fn, *args):
+    """Sizes, strides, types and values of what a call gives, or what it raises. Strides of single elements say nothing."""
+    try:
+        results = pytree.tree_leaves(fn(*args))
+    except Exception as error:
+        return type(error), str(error)
+    return [(each.shape, [stride for size, stride in zip(each.shape, each.stride(), strict=True) if size != 1], each.dtype,
+             each.float().nan_to_num().round(decimals=3).tolist()) for each in results]
+
+
+OPERATORS = {
+    "copysign": (lambda x: (x.copysign(torch.tensor(-1.0)), x.copysign(x[..., :1]), x.copysign(-2.0)),
+                 [(3, 4), (2, 3, 4, 4), (1, 3)]),
+    "floor_divide": (lambda x: (x // torch.tensor(2.0), x // 2, torch.floor_divide(x, x[..., :1])), [(3, 4), (2, 3, 4)]),
+    "max_pool1d": (lambda x: (F.max_pool1d(x, 2), torch.max_pool1d(x, 3, 1, 1)), [(3, 4), (2, 3, 4)]),
+    "max_pool1d with indices": (lambda x: F.max_pool1d(x, 2, return_indices=True), [(2, 3, 4)]),
+    "reflection": (lambda x: F.pad(x, (1,) * 6, mode="reflect"), [(2, 3, 4, 4), (2, 2, 3, 4, 4)]),
+    "replication": (lambda x: F.pad(x, (1,) * 6, mode="replicate"), [(2, 3, 4, 4), (2, 2, 3, 4, 4)]),
+    "cross entropy": (lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(x.shape), reduction="none"),
+                      [(3, 4), (2, 3, 4)]),
+    "mean cross entropy": (lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(x.shape)), [(3, 4)]),
+    "unpooling": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), [(2, 3, 4, 4), (1, 3, 4, 4)]),
+    "layer norm": (lambda x: F.layer_norm(x, x.shape[-1:]), [(3, 4), (2, 3, 4)]),
+    "group norm": (lambda x: F.group_norm(x, 1), [(2, 3, 4, 4)]),
+    "isin": (lambda x: torch.isin(x, torch.tensor([1.0])), [(3, 4)]),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_strides_are_eagers(name, backend):
+    fn, shapes = OPERATORS[name]
+    for shape in shapes:
+        for x in layouts(shape):
+            fxjit.reset()
+            assert facts(fxjit.compile(fn, backend=backend, dynamic=False), x) == facts(fn, x), (shape, x.stride())
+
+
+@pytest.mark.parametrize("name", ["copysign", "floor_divide", "layer norm", "cross entropy"])
+def test_sizes_may_vary(name):
+    fn, _ = OPERATORS[name]
+    compiled = fxjit.compile(fn, dynamic=True)
+    for shape in ((3, 4), (5, 6)):
+        expected, actual = facts(fn, torch.ones(shape)), facts(compiled, torch.ones(shape))
+        assert actual == expected
+
+
+def test_gradients_pass_through_pooling_of_its_own_layout():
+    def step(x):
+        return F.max_pool1d(x, 2).sum(), F.max_pool1d(x.detach(), 2)
+
+    x = torch.randn(2, 4, 3).mT
+    grads = []
+    for run in (step, fxjit.compile(step)):
+        given = x.detach().requires_grad_()
+        loss, pooled = run(given)
+        loss.backward()
+        grads.append((given.grad, pooled.stride()))
+    assert torch.equal(grads[0][0], grads[1][0]) and grads[0][1] == grads[1][1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
+def test_pooling_of_integers_is_refused(dtype):
+    for fn in (lambda x: F.max_pool1d(x, 2), lambda x: F.max_pool2d(x.unsqueeze(0), (1, 2))):
+        x = torch.ones(2, 4).to(dtype)
+        fxjit.reset()
+        assert facts(fxjit.compile(fn), x) == facts(fn, x)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("sizes", [((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (3, 4)), ((3, 4), (3, 4))])
+def test_a_loss_that_does_not_fit_its_target_is_refused(sizes, reduction):
+    def loss(x, y):
+        return F.soft_margin_loss(x, y, reduction=reduction)
+
+    fxjit.reset()
+    x, y = (torch.randn(size) for size in sizes)
+    assert facts(fxjit.compile(loss), x, y) == facts(loss, x, y)
