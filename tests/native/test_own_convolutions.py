@@ -209,6 +209,25 @@ def test_a_blur_of_three_channels_keeps_its_layout(ours, monkeypatch):
 
 
 @needs_kernels
+def test_sizes_that_vary(ours):
+    blur, weight, bias = torch.rand(3, 1, 9, 7), torch.randn(20, 16, 3, 3), torch.randn(20)
+    cases = [
+        (3, torch.contiguous_format, lambda x: F.conv2d(x * 2, blur, None, 1, (2, 3), 1, 3) + 1),
+        (16, LAST, lambda x: F.conv2d(x * 2, weight, bias, 1, 1).relu()),
+        (16, LAST, lambda x: F.conv2d(x * 2, weight, bias, 2).relu()),
+    ]
+    for channels, layout, f in cases:
+        fxjit.reset()
+        call = fxjit.compile(f)
+        for images, height, width in ((2, 90, 95), (3, 70, 80), (4, 71, 31), (0, 20, 20)):
+            x = torch.randn(images, height, width, channels).permute(0, 3, 1, 2).contiguous(memory_format=layout)
+            found, expected = call(x), f(x)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            assert found.stride() == expected.stride()
+    assert [each.depthwise for each in ours].count(True) >= 2 and len(ours) >= 6
+
+
+@needs_kernels
 def test_gradients_through_them(ours):
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(32, 16, 3, 2))

@@ -27,6 +27,9 @@ fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o)
         PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a convolution for a processor with AVX-512");
         return -1;
     }
+    if (convolution.sizes.images * convolution.sizes.out_height * convolution.sizes.out_width == 0) {
+        return 0;
+    }
     convolution.x = x;
     convolution.weight = weight;
     convolution.bias = bias;

@@ -1,15 +1,20 @@
-"""Which convolutions our own kernels can do: of float32 images of sizes that are known, channels last in one group
-(_convolution.c), or depthwise and not channels last (_depthwise.c)."""
+"""Which convolutions our own kernels can do: of float32 images, channels last in one group (_convolution.c), or depthwise
+and not channels last (_depthwise.c)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
+from torch.utils._sympy.functions import Max
 
 from fxjit import _C, process_state
 
+from ..hints import Hints
+from ..index import Size, Sizes, contiguous_strides, mul, same_sizes, size_of, sizes_of
 from ..lower.table import meta_of, op_name
 from ..runtime.own_convolutions import Convolution
 
@@ -19,42 +24,46 @@ LEAST_CHANNELS = 16
 MOST_WEIGHTS = 1 << 24
 
 
-def convolution_of(node: torch.fx.Node) -> Convolution | None:
-    """The convolution that a call is, if our kernels can do it."""
+def convolution_of(node: torch.fx.Node, hints: Hints) -> tuple[Convolution, Sizes] | None:
+    """The convolution that a call is, of the sizes that were seen, and its numbers, if our kernels can do it."""
     if op_name(node) != "convolution.default" or node.kwargs or not is_offered():
         return None
     values: Any = [meta_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
     x, weight, bias, stride, padding, dilation, transposed, _, groups = values
-    out = meta_of(node)
-    if transposed or not all(map(suits, (x, weight, out))) or not (bias is None or suits(bias, dims=1)):
+    out, ways = meta_of(node), (*stride, *padding, *dilation)
+    known = suits(weight) and has_known_sizes(weight) and (bias is None or (suits(bias, dims=1) and has_known_sizes(bias)))
+    if transposed or not known or not suits(x) or not suits(out) or len(ways) != 6 or 0 in weight.shape:
         return None
-    lists = stride, padding, dilation
-    if any(len(each) != 2 or not all(type(number) is int for number in each) for each in lists):
+    if not all(type(each) is int for each in ways) or (bias is not None and not bias.is_contiguous()):
         return None
-    if bias is not None and not bias.is_contiguous():
+    results, channels, rows, columns = weight.shape
+    depthwise = groups == results and channels == 1
+    layout = layout_of_depthwise(x, weight, out, stride) if depthwise else layout_in_one_group(x, weight, out, groups)
+    if layout is None:
         return None
-    if groups == x.shape[1] == weight.shape[0]:
-        return depthwise_of(x, weight, out, *(tuple(each) for each in lists))
+    (images, _, height, width), (_, _, out_height, out_width) = sizes_of(x.shape), sizes_of(out.shape)
+    numbers = images, channels * groups, height, width, results, rows, columns, out_height, out_width, *ways, *layout
+    return Convolution.of([hints(each) for each in numbers]), numbers
+
+
+def layout_in_one_group(x: Any, weight: torch.Tensor, out: Any, groups: int) -> tuple[int, int, int] | None:
+    """The last numbers (whether the weight's channels are last, whether it is depthwise, and its step then); None where this is
+    not the kernels'."""
+    results, channels, *window = weight.shape
     plain = weight.is_contiguous()
-    if groups != 1 or not all(map(is_last, (x, out))) or not (plain or is_last(weight)):
+    if groups != 1 or channels < LEAST_CHANNELS or not is_last(x) or not is_last(out) or not (plain or is_last(weight)):
         return None
-    (images, channels, height, width), (results, _, rows, columns) = x.shape, weight.shape
-    steps, rim, distances = (tuple(each) for each in lists)
-    found = Convolution(images, channels, height, width, results, rows, columns, out.shape[2], out.shape[3], steps, rim,
-                        distances, weight_last=not plain)
-    packed = found.results * found.channels * (16 if found.is_turned() else found.rows * found.columns)
-    return found if found.channels >= LEAST_CHANNELS and out.numel() > 0 and packed <= MOST_WEIGHTS else None
+    packed = results * channels * (16 if window == [3, 3] else window[0] * window[1])
+    return (int(not plain), 0, 0) if packed <= MOST_WEIGHTS else None
 
 
-def depthwise_of(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: tuple[int, int], padding: tuple[int, int],
-                 dilation: tuple[int, int]) -> Convolution | None:
+def layout_of_depthwise(x: Any, weight: torch.Tensor, out: Any, stride: Sequence[int]) -> tuple[int, int, int] | None:
+    """The same of a depthwise one."""
     rows, columns = weight.shape[2:]
     whole = (columns == 1 or weight.stride(3) == 1) and (rows == 1 or weight.stride(2) == columns)
-    if stride != (1, 1) or not x.is_contiguous() or not out.is_contiguous() or not whole or out.numel() == 0:
+    if tuple(stride) != (1, 1) or not whole or not is_plain(x) or not is_plain(out):
         return None
-    (images, channels, height, width), sizes = x.shape, out.shape
-    return Convolution(images, channels, height, width, channels, rows, columns, sizes[2], sizes[3], stride, padding, dilation,
-                       weight_last=False, depthwise=True, weight_step=weight.stride(0))
+    return 0, 1, weight.stride(0)
 
 
 def is_offered() -> bool:
@@ -65,8 +74,35 @@ def is_offered() -> bool:
 
 def suits(meta: Any, dims: int = 4) -> bool:
     return (isinstance(meta, torch.Tensor) and meta.dtype is torch.float32 and meta.device.type == "cpu" and meta.dim() == dims
-            and meta.layout is torch.strided and all(type(size) is int for size in (*meta.shape, *meta.stride())))
+            and meta.layout is torch.strided)
+
+
+def has_known_sizes(meta: torch.Tensor) -> bool:
+    return all(type(size) is int for size in (*meta.shape, *meta.stride()))
 
 
 def is_last(images: torch.Tensor) -> bool:
-    return images.is_contiguous(memory_format=torch.channels_last)
+    if has_known_sizes(images):
+        return images.is_contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = sizes_of(images.shape)
+    row = mul(width, channels)
+    return same_sizes(strides_of_elements(images), (mul(height, row), 1, row, channels))
+
+
+def is_plain(images: torch.Tensor) -> bool:
+    if has_known_sizes(images):
+        return images.is_contiguous()
+    return same_sizes(strides_of_elements(images), contiguous_strides(sizes_of(images.shape)))
+
+
+def strides_of_elements(images: torch.Tensor) -> Sizes:
+    """The strides if it has elements: torch says them as if each size that varies were at least one."""
+    return tuple(map(_without_least, sizes_of(images.stride())))
+
+
+def _without_least(stride: Size) -> Size:
+    if isinstance(stride, int):
+        return stride
+    parts = [part for part in stride.atoms(Max) if 1 in part.args and len(part.args) == 2]
+    least = {part: next(arg for arg in part.args if arg != 1) for part in parts}
+    return size_of(sympy.expand(stride.xreplace(least)))

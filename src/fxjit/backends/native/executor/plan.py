@@ -22,10 +22,10 @@ from fxjit.schemas import returns_alias
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
 from ..hints import Hints
-from ..index import Found, Size, UnprintableSize, equal, prod, size_of, sizes_of
+from ..index import Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
-from ..runtime.own_convolutions import Convolution, is_preferred
+from ..runtime.own_convolutions import is_preferred
 from ..runtime.own_products import Shape
 from ..schedule.blas import Product, blas_is_atens, origin, product_of
 from ..schedule.fuse import group_work
@@ -239,9 +239,9 @@ class _Planner:
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
-        convolution = convolution_of(node)
-        if convolution is not None and is_preferred(convolution):
-            self.convolve(node, convolution)
+        convolution = convolution_of(node, self.hints)
+        if convolution is not None and is_preferred(convolution[0]):
+            self.convolve(node, convolution[1])
             return
         name = self.low.storage.get(node) or f"x_{node.name}"
         if node.target is scalar_tensor and len(node.args) == 1:  # for the processor's kernels
@@ -379,11 +379,11 @@ class _Planner:
 
     # Convolutions
 
-    def convolve(self, node: torch.fx.Node, convolution: Convolution) -> None:
+    def convolve(self, node: torch.fx.Node, numbers: Sizes) -> None:
         x, weight, bias = (Variable(self.tensor(arg)) if isinstance(arg, torch.fx.Node) else -1 for arg in node.args[:3])
         name = self.names[node] = self.low.storage[node]
         self.allocate(self.low.buffers[name])
-        self.add("CONVOLVE", into=Variable(name), x=x, weight=weight, bias=bias, sizes=Numbers(convolution.numbers()))
+        self.add("CONVOLVE", into=Variable(name), x=x, weight=weight, bias=bias, sizes=Numbers(numbers))
 
     # The end
 

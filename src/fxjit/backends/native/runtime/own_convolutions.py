@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Final
 
@@ -60,9 +61,12 @@ class Convolution:
         flat = (each if isinstance(each, tuple) else (each,) for each in astuple(self))
         return tuple(int(number) for each in flat for number in each)
 
-    def is_turned(self) -> bool:
-        """Whether Winograd's algorithm does it."""
-        return not self.depthwise and (self.rows, self.columns, self.stride, self.dilation) == (3, 3, (1, 1), (1, 1))
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Convolution:
+        """From its numbers."""
+        pairs = [(numbers[at], numbers[at + 1]) for at in (9, 11, 13)]
+        last, depthwise, step = numbers[15:]
+        return cls(*numbers[:9], *pairs, bool(last), bool(depthwise), step)  # type: ignore[call-arg, arg-type]  # as many as there are
 
 
 _measured: dict[Convolution, bool] = {}
