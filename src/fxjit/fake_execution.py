@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from . import torch_compat, torch_private
+from . import fake_strides, torch_compat, torch_private
 
 #: A branch depends on a symbol that only a run knows.
 DECIDES_ON_DATA: Final[type[Exception]] = torch_private.optional(
@@ -222,3 +222,4 @@ def _correct_kernels() -> None:
 
 
 _correct_kernels()
+fake_strides.correct_elementwise_strides()

@@ -1,0 +1,90 @@
+"""Elementwise results in traced code have eager's strides, those of dimensions of size 1 too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.differential import KERNELS, assert_same_as_eager
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import fxjit.fake_execution  # noqa: F401 - corrects the fake kernels
+
+#: Sizes and strides, which are odd where the size is 1.
+LAYOUTS = {
+    "one channel, last": ((5, 1, 3, 4), (12, 1, 4, 1)),
+    "one image, of a sequence": ((1, 2, 3, 4), (1, 1, 8, 2)),
+    "one place of many heads": ((2, 4, 1, 3), (12, 3, 12, 1)),
+    "one column": ((3, 4, 1), (4, 1, 4)),
+    "not dense": ((3, 1, 4), (8, 5, 2)),
+    "one row, turned": ((4, 1, 3), (1, 3, 4)),
+    "channels last, one image": ((1, 3, 4, 5), (7, 1, 15, 3)),
+    "a number": ((1,), (3,)),
+}
+#: Of several kernels in ATen, and of others on fake tensors.
+OTHERWISE = {torch.ops.aten.isinf.default, torch.ops.aten.ldexp.Tensor, torch.ops.aten.silu_backward.default}
+
+
+def laid_out(name: str) -> torch.Tensor:
+    shape, strides = LAYOUTS[name]
+    return torch.ones(200).as_strided(shape, strides)
+
+
+def elementwise_operators() -> Iterator[tuple[torch._ops.OpOverload, int]]:
+    """Those that take one or two tensors and nothing else that has no default, with how many they take."""
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            operator = getattr(packet, overload)
+            needed = [each for each in operator._schema.arguments if not each.has_default_value()]
+            if torch.Tag.pointwise not in operator.tags or operator._schema.is_mutable or name.startswith(("_foreach", "sym_")):
+                continue
+            if needed and len(needed) <= 2 and all(str(each.type) == "Tensor" for each in needed):
+                yield operator, len(needed)
+
+
+def strides_of(operator: Any, given: list[torch.Tensor]) -> Any:
+    """Or what it raises, as operators on integers do here."""
+    try:
+        return operator(*given).stride()
+    except Exception as error:
+        return type(error)
+
+
+def test_strides_of_fake_results_are_eagers() -> None:
+    mode, compared = FakeTensorMode(), 0
+    for operator, count in elementwise_operators():
+        for name in LAYOUTS:
+            given = [laid_out(name) for _ in range(count)]
+            expected = strides_of(operator, given)
+            if isinstance(expected, tuple) and operator not in OTHERWISE:
+                with mode:
+                    assert strides_of(operator, [mode.from_tensor(each) for each in given]) == expected, (operator, name)
+                compared += 1
+    assert compared > 1000
+
+
+def gated(x: torch.Tensor) -> Any:
+    y = F.silu(x)
+    return y, y * x, (x + 1).sigmoid(), x.clamp(0, 1) + y, torch.where(x > 0, x, y), x.double().exp(), -x * 2, x.round()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_graphs_give_the_strides_that_eager_gives(name: str, backend: str) -> None:
+    assert_same_as_eager(gated, laid_out(name), backend=backend, rtol=KERNELS)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_mask_of_one_channel(backend: str) -> None:
+    """What a convolution to one channel gives is channels last; behind an activation it is not, and neither is what follows."""
+    first, second = torch.randn(1, 8, 3, 3), torch.randn(4, 1, 3, 3)
+
+    def masks(image: torch.Tensor) -> Any:
+        mask = F.conv2d(image, first)
+        return mask, mask.sigmoid(), F.conv2d(mask.sigmoid(), second), F.conv2d(mask, second).relu()
+
+    assert_same_as_eager(masks, torch.randn(2, 8, 9, 9).to(memory_format=torch.channels_last), backend=backend, rtol=KERNELS)
