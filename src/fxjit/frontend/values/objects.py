@@ -121,7 +121,22 @@ class UserObjectValue(ObjectMethods):
         return t.wrap(found, AttrSource(self.source, name)).realize()
 
     def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
-        """`object.__getattribute__`, then (`hook`) the class's `__getattr__`."""
+        """`object.__getattribute__`, then (`hook`) the class's `__getattr__`, which is asked whoever raised AttributeError."""
+        error = None
+        try:
+            found = self._plain_getattr(t, name)
+        except Raised as raised:
+            if not hook or not issubclass(raised.value.pytype(), AttributeError):
+                raise
+            found, error = None, raised
+        if found is not None:
+            return found
+        if not hook:
+            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return self._getattr_hook(t, name, error)
+
+    def _plain_getattr(self, t: Tracer, name: str) -> Value | None:
+        """What `object.__getattribute__` finds; None where that is nothing."""
         if name == "__class__" and descriptors.look_up(t, self.cls, name)[1] is object:
             return self.class_value(t)
         raw, owner = descriptors.look_up(t, self.cls, name)
@@ -142,9 +157,7 @@ class UserObjectValue(ObjectMethods):
                     return protocol.make_builtin_method(t, self, name)
                 return self.base.tp_getattro(t, getattr(raw, "__name__", name))  # `put = dict.__setitem__`
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
-        if not hook:
-            t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        return self._getattr_hook(t, name, None)
+        return None
 
     def _getattr_hook(self, t: Tracer, name: str, error: Raised | None) -> Value:
         self._refuse_written(t, "__getattr__")
