@@ -288,3 +288,18 @@ def test_symbolic_places_behind_other_views(fn):
         expected, actual = fn(out, p, *places), compiled(mine, p, *places)
         torch.testing.assert_close(actual, expected)
         torch.testing.assert_close(mine, out)
+
+
+def test_a_factor_between_two_statements_over_a_tensor_does_not_keep_them_apart():
+    def step(x, moment, count):
+        moment.lerp_(x, 0.1)
+        count += 1
+        return x.addcdiv_(moment, 1 - 0.9**count)
+
+    given = [torch.randn(64, 64), torch.randn(64, 64), torch.tensor(1.0)]
+    expected, actual = ([each.clone() for each in given] for _ in range(2))
+    step(*expected)
+    before = fxjit.counters["native"]["kernels"]
+    fxjit.compile(step)(*actual)
+    torch.testing.assert_close(actual, expected)
+    assert fxjit.counters["native"]["kernels"] - before <= 2, "the factor, and all over the tensors"

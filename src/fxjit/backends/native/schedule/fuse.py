@@ -119,13 +119,39 @@ def writes_by_kernels(steps: Sequence[Step]) -> Counter[str]:
 def fuse(statements: Iterable[Statement], hints: Hints) -> list[Step]:
     """Groups and extern calls in the order they run."""
     fuser = Fuser(hints)
-    for statement in statements:
+    for statement in single_elements_first(statements):
         budget.spend("fusion")
         fuser.place(statement)
     for step in fuser.steps:
         if isinstance(step, Group):
             assign_loop_nests(step)
     return fuser.steps
+
+
+def single_elements_first(statements: Iterable[Statement]) -> list[Statement]:
+    """The statements with those that compute one element right behind what they need: a group stands after all that its
+    members need, so that a factor computed between two statements over a tensor would keep these apart (an optimizer's moments
+    and the update that they make, with the step's corrections between)."""
+    written: dict[str, int] = {}
+    touched: dict[str, int] = {}
+    ordered: list[tuple[int, int, Statement]] = []
+    for number, statement in enumerate(statements):
+        reads = set(statement.reads)
+        writes = {statement.out.name} if isinstance(statement, Compute) else set(statement.mutates | statement.results)
+        place, after = number, 0
+        if isinstance(statement, Compute) and _is_single(statement):
+            place, after = max((-1, *(written.get(name, -1) for name in reads), *(touched.get(name, -1) for name in writes))), 1
+        touched |= dict.fromkeys(reads | writes, place)
+        written |= dict.fromkeys(writes, place)
+        ordered.append((place, after, statement))
+    return [statement for _, _, statement in sorted(ordered, key=lambda each: each[:2])]
+
+
+def _is_single(compute: Compute) -> bool:
+    """One element, computed of others and of no size, into memory of the graph's own."""
+    return (all(equal(size, 1) for size in compute.domain) and not compute.has_order and compute.scatter is None
+            and not compute.gathers() and compute.out.kind != "input"
+            and not group_symbols(Group(compute.size, [Member(compute, compute.rsize)])))
 
 
 class Fuser:
