@@ -141,7 +141,8 @@ def single_elements_first(statements: Iterable[Statement]) -> list[Statement]:
         place, after = number, 0
         if isinstance(statement, Compute) and _is_single(statement):
             place, after = max((-1, *(written.get(name, -1) for name in reads), *(touched.get(name, -1) for name in writes))), 1
-        touched |= dict.fromkeys(reads | writes, place)
+        for name in reads | writes:
+            touched[name] = max(place, touched.get(name, -1))
         written |= dict.fromkeys(writes, place)
         ordered.append((place, after, statement))
     return [statement for _, _, statement in sorted(ordered, key=lambda each: each[:2])]
