@@ -182,6 +182,16 @@ def _torchs_kernel(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
+def _by_parts(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake kernel that runs a decomposition, as torch does where there is no kernel."""
+
+    def run(mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return decomposition(*args, **kwargs)
+
+    return run
+
+
 #: Of torch 2.13, but for group_norm, which loses its layout in 2.14.
 _LAYOUTS: Final = {
     _elementwise: (torch.ops.aten.copysign.Tensor, torch.ops.aten.floor_divide.default),
@@ -205,16 +215,17 @@ def _correct_kernels() -> None:
                            (aten.diagonal_scatter.default, aten.diagonal.default)):
         kernels[operator] = _checking_source(kernels.get(operator, _torchs_kernel), view)
     kernels[aten.select.int] = _checking_index(kernels.get(aten.select.int, _torchs_kernel))
+    # Fake tensors go by a decomposition before they look for a kernel, but where the second of these tables has one.
+    decompositions = torch_private.get_or("torch._decomp.decomposition_table", {})
+    metas = torch_private.get_or("torch._decomp.meta_table", {})
+    for operator in (aten.soft_margin_loss.default, *itertools.chain(*_LAYOUTS.values())):
+        if operator in decompositions:
+            metas.setdefault(operator, decompositions[operator])
+            kernels.setdefault(operator, _by_parts(decompositions[operator]))
     kernels[aten.soft_margin_loss.default] = _fitting(kernels.get(aten.soft_margin_loss.default, _torchs_kernel))
     for layout, operators in _LAYOUTS.items():
         for operator in operators:
             kernels[operator] = _laid_out(kernels.get(operator, _torchs_kernel), layout)
-    # Fake tensors go by a decomposition before they look for a kernel, but where this table has one.
-    decompositions = torch_private.get_or("torch._decomp.decomposition_table", {})
-    metas = torch_private.get_or("torch._decomp.meta_table", {})
-    for operator in kernels.keys() & {aten.soft_margin_loss.default, *itertools.chain(*_LAYOUTS.values())}:
-        if operator in decompositions:
-            metas.setdefault(operator, decompositions[operator])
     if torch_compat.gives_indices_the_dtype_of_values(torch.__version__):
         for operator in (aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default):
             if operator in kernels:

@@ -40,7 +40,9 @@ def elementwise_operators() -> Iterator[tuple[torch._ops.OpOverload, int]]:
         for overload in packet.overloads() if hasattr(packet, "overloads") else ():
             operator = getattr(packet, overload)
             needed = [each for each in operator._schema.arguments if not each.has_default_value()]
-            if torch.Tag.pointwise not in operator.tags or operator._schema.is_mutable or name.startswith(("_foreach", "sym_")):
+            if torch.Tag.pointwise not in operator.tags or torch.Tag.nondeterministic_seeded in operator.tags:
+                continue
+            if operator._schema.is_mutable or name.startswith(("_foreach", "sym_")):
                 continue
             if needed and len(needed) <= 2 and all(str(each.type) == "Tensor" for each in needed):
                 yield operator, len(needed)
