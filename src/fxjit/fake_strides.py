@@ -34,7 +34,7 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_elementwise(func) or not isinstance(result, torch.Tensor):
             return result
         operands = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
-        if not any(map(_has_odd_stride, operands)):
+        if not any(map(_has_noncanonical_stride, operands)):
             return result
         strides = _strides(func, args, kwargs, result, operands)
         if strides is None or strides == result.stride():
@@ -58,7 +58,7 @@ def _is_elementwise(func: Any) -> bool:
     return alone and torch.Tag.nondeterministic_seeded not in func.tags
 
 
-def _has_odd_stride(tensor: torch.Tensor) -> bool:
+def _has_noncanonical_stride(tensor: torch.Tensor) -> bool:
     """Whether a dimension of size 1 has another stride than in a new tensor."""
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return False

@@ -92,7 +92,6 @@ PROGRAMS: dict[Callable[[torch.Tensor], Any], list[str]] = {
 def run(name: str) -> list[str]:
     """The collectives that a compiled program makes, whose results and gradients are eager's."""
     program = globals()[name]
-    made: list[str] = []
     x = torch.linspace(-1, 1, 8).view(4, 2) + distributed.get_rank()
 
     torch.manual_seed(1)
@@ -105,7 +104,7 @@ def run(name: str) -> list[str]:
         with torch.profiler.profile() as profile:
             torch.testing.assert_close(compiled(x), expected)
     events = sorted(profile.events(), key=lambda event: event.time_range.start)
-    made += [event.name.split("::")[1] for event in events if event.name.startswith("_c10d_functional::")]
+    made = [event.name.split("::")[1] for event in events if event.name.startswith("_c10d_functional::")]
     return [each for each in made if each != "wait_tensor"]
 
 
