@@ -30,7 +30,6 @@ from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
 from fxjit.backends.registry import checking_results, is_built_in, tells_writes
 from fxjit.backends.tiers import Deferred, Offer, offered
-from fxjit.collector import collection_deferred
 from fxjit.counters import add_time
 from fxjit.errors import (
     BackendCompilerFailed,
@@ -97,8 +96,7 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
     with entries.compiling(code, options) as alone:
         if not alone:
             return _made_by_another_thread(options, frame) if config.concurrent_compile == "wait" else None
-        with collection_deferred():
-            return _compile_within_limits(options, frame)
+        return _compile_within_limits(options, frame)
 
 
 def raising_entry(code: types.CodeType, args: tuple[object, ...]) -> _C.Entry | None:

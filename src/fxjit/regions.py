@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from . import _C, config, events, stance, torch_private
+from .collector import collection_deferred
 from .errors import FxjitError, is_foreign
 from .frontend import entries
 from .options import RegionOptions, region_options
@@ -142,11 +143,12 @@ def _entry_for(
     _C.defer_signals()
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
-        if stored:
-            settled, entry = _stored(region.key, code, args, closure, globals_, builtins)
-            if settled or not _may_compile(code, region.key):
-                return entry
-        return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
+        with collection_deferred():  # importing the compiler makes as many objects as compiling does
+            if stored:
+                settled, entry = _stored(region.key, code, args, closure, globals_, builtins)
+                if settled or not _may_compile(code, region.key):
+                    return entry
+            return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
         return None
     except FxjitError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -204,3 +206,19 @@ def test_a_fork_in_the_midst_of_a_compile_of_its_own():
     if in_child:
         os._exit(0 if in_child[0] and settings() == before else 1)
     assert answers == [0] and settings() == before
+
+
+def test_nothing_is_collected_while_the_compiler_is_imported():
+    """Imports make more objects than a compile of a small function, and keep them."""
+    program = """
+import gc, torch, fxjit
+compiled, x, seen = fxjit.compile(lambda x: x * 2, backend="eager"), torch.ones(3), []
+before = gc.get_threshold()
+gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
+compiled(x)
+gc.callbacks.clear()
+print(sum(each > 0 for each in seen), before == gc.get_threshold())
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=fxjit.config.child_environment(), capture_output=True, text=True,
+                          check=True, timeout=300)
+    assert done.stdout.split() == ["0", "True"]
