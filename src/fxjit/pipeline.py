@@ -152,7 +152,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
             wait = entries.mark_failed(frame.code, options)
             if wait == entries.FIRST_RETRY:
                 _warn_suppressed(frame.code, error)
-            events.report_skip(frame.code, "skip-compiler-error", {"error": _first_line(error), "retry": wait})
+            events.report_skip(frame.code, "skip-compiler-error", {"error": _in_short(error), "retry": wait})
             return None
         raise
 
@@ -160,15 +160,25 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
 def _warn_suppressed(code: types.CodeType, error: FxjitError) -> None:
     warnings.warn(
         f"fxjit could not compile {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), which runs eagerly because "
-        f"config.suppress_errors is on: {type(error).__name__}: {_first_line(error)}", RuntimeWarning, stacklevel=2)
+        f"config.suppress_errors is on: {type(error).__name__}: {_in_short(error)}", RuntimeWarning, stacklevel=2)
 
 
-def _first_line(error: FxjitError) -> str:
+def _in_short(error: FxjitError) -> str:
     """The failure in one line: the backend's own error, where there is one."""
     if isinstance(error, BackendCompilerFailed):
         inner = error.inner_exception
-        return f"{type(inner).__name__}: {str(inner).partition(chr(10))[0]}"
-    return str(error).partition("\n")[0]
+        return f"{type(inner).__name__}: {_first_words(str(inner))}"
+    return _first_words(str(error))
+
+
+def _first_words(text: str) -> str:
+    """The first line, and what follows as long as that only announces it: compilers say where, then what."""
+    said = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        said = f"{said} {line}".lstrip()
+        if not line.endswith(":"):
+            break
+    return said
 
 
 def _why_not(entry: _C.Entry, frame: Frame) -> str:

@@ -384,18 +384,37 @@ def backward(ctx, grad):
 
 for each in (tripled, tripled_backward):
     each.register_fake(fake)
-tripled.register_autograd(backward)
+tripled.register_autograd(backward, setup_context=globals().get("set_up"))
+"""
+PLAIN = """
+def helper(x, by):
+    torch._check(x.dim() > 0)
+    with torch.no_grad():
+        return torch.nn.functional.relu(x.new_full(x.shape, by) + torch.zeros_like(x).to(x.dtype)) * math.sqrt(len(x.shape))
+
+
+def set_up(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+    ctx.by = torch.sym_max(1, max(2, int(inputs[0].ndim)))
+
+
+def backward(ctx, grad):
+    (x,) = ctx.saved_tensors
+    return grad * ctx.by + helper(x, 1.0) * 0 if ctx.needs_input_grad[0] else None
+
+
+tripled.register_autograd(backward, setup_context=set_up)
 """
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Makes a package with an operator of its own, which lies in a folder of this name."""
 
-    def install(name: str, place: str) -> Any:
+    def install(name: str, place: str, more: str = "") -> Any:
         home = tmp_path / place
         (home / name).mkdir(parents=True)
-        (home / name / "__init__.py").write_text(PACKAGE.format(name=name))
+        (home / name / "__init__.py").write_text(PACKAGE.format(name=name) + more)
         (home / f"{name}-1.0.dist-info").mkdir()
         (home / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         monkeypatch.syspath_prepend(str(home))
@@ -432,6 +451,13 @@ def test_an_operator_that_only_the_backward_graph_calls_is_looked_at_too(
     assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
 
 
+OBJECT = "from {name}.helper import FACTOR\ndef h():\n    pass\nh.factor = h.ndim = FACTOR\nh.__doc__ = str(FACTOR)\n"
+def test_what_derivatives_usually_do_is_all_said_by_their_code(installed: Any) -> None:
+    module = installed("tripling_plainly", "site-packages", "\n\nimport math\n" + PLAIN)
+    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
+    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 0
+
+
 #: What else may decide the derivative of a package's operator -> the same, said otherwise in the next process.
 ELSEWHERE: dict[str, tuple[str, str | None]] = {
     "the environment, read at import": ("import os\nFACTOR = float(os.environ['TEST_FACTOR'])\n", "grad * FACTOR"),
@@ -445,6 +471,36 @@ ELSEWHERE: dict[str, tuple[str, str | None]] = {
     "an import at a call": ("", "grad * __import__('{name}.helper').helper.FACTOR"),
     "a lambda": ("from {name}.helper import factor\n", "(lambda g: g * factor())(grad)"),
     "a default": ("from {name}.helper import FACTOR\ndef scaled(g, by=FACTOR):\n    return g * by\n", "scaled(grad)"),
+    "an attribute of a function": (OBJECT, "grad * h.factor"),
+    "an attribute of a function, by name": (OBJECT, "grad * getattr(h, 'factor')"),
+    "an attribute of a function, in a text": (OBJECT, "grad * float('{0.factor}'.format(h))"),
+    "an attribute of a function, by an operator": ("import operator\n" + OBJECT, "grad * operator.attrgetter('factor')(h)"),
+    "an attribute that tensors have, too": (OBJECT, "grad * h.ndim"),
+    "a doc string": (OBJECT, "grad * float(h.__doc__)"),
+    "a function that says it is torch's": (
+        "import functools, torch\nfrom {name}.helper import FACTOR\n"
+        "@functools.wraps(torch.nn.functional.gelu)\ndef gelu(x):\n    return x * FACTOR\n", "gelu(grad)"),
+    "a function that says it is in C": (
+        "import functools, torch\nfrom {name}.helper import FACTOR\n"
+        "@functools.wraps(torch.sin)\ndef sin(x):\n    return x * FACTOR\n", "sin(grad)"),
+    "a method put into tensors": (
+        "import torch\nfrom {name}.helper import FACTOR\ntorch.Tensor.{name}_by = lambda x: x * FACTOR\n", "grad.{name}_by()"),
+    "an attribute put into tensors": (
+        "import torch\nfrom {name}.helper import FACTOR\ntorch.Tensor.{name}_at = FACTOR\n", "grad * grad.{name}_at"),
+    "an attribute of the class of tensors": (
+        "import torch\nfrom {name}.helper import FACTOR\ntorch.Tensor.{name}_at = FACTOR\n", "grad * torch.Tensor.{name}_at"),
+    "a setting of torch's": (
+        "import torch\nfrom {name}.helper import FACTOR\ntorch.set_printoptions(precision=int(FACTOR))\n",
+        "grad * torch._tensor_str.PRINT_OPTS.precision"),
+    "the seed": (
+        "import torch\nfrom {name}.helper import FACTOR\ntorch.manual_seed(int(FACTOR))\n", "grad * torch.initial_seed()"),
+    "a file": (
+        "import os, torch\nfrom {name}.helper import FACTOR\nPATH = os.path.join(os.path.dirname(__file__), 'factor')\n"
+        "torch.save(FACTOR, PATH)\n", "grad * torch.load(PATH)"),
+    "the context": (
+        "from {name}.helper import FACTOR\ndef set_up(ctx, inputs, output):\n    ctx.factor = FACTOR\n", "grad * ctx.factor"),
+    "the environment, in the context": (
+        "import os\ndef set_up(ctx, inputs, output):\n    ctx.by = float(os.environ['TEST_FACTOR'])\n", "grad * ctx.by"),
 }  # fmt: skip
 
 

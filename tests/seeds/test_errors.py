@@ -130,6 +130,46 @@ def test_a_cpp_compiler_that_is_required_and_fails_is_suppressed_too(tmp_path):
             assert torch.equal(fxjit.compile(add_one)(X), X + 1)
 
 
+def test_the_warning_has_what_the_compiler_said(tmp_path):
+    """Behind lines that only say where."""
+    path = tmp_path / "odd++"
+    path.write_text("#!/bin/sh\ncase $1 in --version) echo odd 1; exit;; esac\n"
+                    "printf 'In file x:\\n\\nIn function f:\\n3:5: error: out of sorts\\nmore\\n'; exit 1\n")
+    path.chmod(0o755)
+    settings = {"cpp.compiler": str(path), "cpp.require": True, "small_graphs_as_captured": False, "suppress_errors": True}
+    said = pytest.warns(RuntimeWarning, match=r"add_one.*exit status 1\): In file x: In function f: 3:5: error: out of sorts$")
+    with fxjit.config.patch(settings), said:
+        assert torch.equal(fxjit.compile(add_one)(X), X + 1)
+
+
+@pytest.mark.parametrize("what", ["plain", "fullgraph", "dynamic", "breaking"])
+def test_a_compiler_that_fails_the_second_time(what, tmp_path):
+    """For another graph of the function, or for the backward graph."""
+    path, count = tmp_path / "odd++", tmp_path / "count"
+    path.write_text("#!/bin/sh\ncase $1 in --version) echo odd 1; exit;; esac\n"
+                    f"echo >> {count}; [ $(wc -l < {count}) -ge 2 ] && exit 1; exec g++ \"$@\"\n")
+    path.chmod(0o755)
+
+    def fn(x):
+        x = (x.exp() * 3 + 1).relu()
+        if what == "breaking":
+            fxjit.graph_break()
+        return (x.sin() * 2 + x).tanh()
+
+    settings = {"cpp.compiler": str(path), "cpp.require": True, "small_graphs_as_captured": False, "suppress_errors": True,
+                "cache_dir": str(tmp_path)}
+    kinds = {"fullgraph": {"fullgraph": True}, "dynamic": {"dynamic": True}}
+    with fxjit.config.patch(settings), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = fxjit.compile(fn, **kinds.get(what, {}))
+        for _ in range(3):
+            x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+            results = compiled(x), fn(x)
+            torch.testing.assert_close(*results)
+            torch.testing.assert_close(*(torch.autograd.grad(each.sum(), x)[0] for each in results))
+    assert len(caught) <= 1 and all("exit status 1" in str(each.message) for each in caught)
+
+
 def test_our_own_mistakes_are_errors_that_name_the_place(monkeypatch):
     from fxjit import pipeline
 

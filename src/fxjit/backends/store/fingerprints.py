@@ -26,12 +26,11 @@ from torch.autograd import forward_ad
 from fxjit import process_state
 from fxjit.schemas import OBSERVED
 
-from .operators import TORCHS, Unknown, operator_text
+from .operators import TORCHS, Unknown, is_torchs, operator_text
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-_PACKAGES = ("torch", "fxjit")
 _C: Any = torch._C
 _NAMESPACES: tuple[Any, ...] = (
     torch, torch.nn.functional, _C, _C._nn, torch.linalg, torch.fft, torch.special, _C._linalg, _C._fft, _C._special,
@@ -249,10 +248,9 @@ def _known() -> dict[int, tuple[Any, str]]:
 
 
 def _is_torchs(function: Any) -> bool:
-    """Whether the code is torch's or ours, or C: a program may have put a function of its own in the place of torch's."""
+    """Whether the code is torch's or ours, or C."""
     if isinstance(function, types.FunctionType):
-        homes = (function.__module__ or "", function.__globals__.get("__name__", ""))
-        return all(home.partition(".")[0] in _PACKAGES for home in homes)
+        return is_torchs(function)
     return isinstance(function, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType))
 
 

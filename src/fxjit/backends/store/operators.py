@@ -2,18 +2,22 @@
 
 That is its schema and the Python functions which say what its results look like and how it is derived; what it does is looked
 up when it is called. A function of an installed package is what its code says, with that of the functions it calls and the
-values of the globals it reads; where something else decides what it does (the environment, a table, an object), and for one of
-the program's own, it may be another next time, and so may what other registrations do.
+values of the globals it reads, as far as that is all: its code may read attributes of tensors, of an autograd context and of
+plain values, and call functions that compute their result from their arguments. Where something else decides what it does (the
+environment, a file, a table, an object, another process), and for a function of the program's own, it may be another next time,
+and so may what other registrations do.
 """
 
 from __future__ import annotations
 
+import _operator
 import builtins
 import dis
 import functools
 import hashlib
 import importlib.metadata
 import marshal
+import math
 import sys
 import types
 from collections.abc import Iterator
@@ -36,13 +40,17 @@ class Unknown(Exception):
 
 def operator_text(operator: torch._ops.OpOverload) -> str:
     """All of an operator's definition that decides what a graph with it compiles to. Raises Unknown."""
-    texts: Texts = {}
+    texts = Texts()
     _read_operator(operator, texts)
     return repr([*texts.values()])
 
 
-#: What was read so far, by function and operator; empty while it is being read: some call each other.
-Texts = dict[Any, str]
+class Texts(dict[Any, str]):
+    """What was read so far, by function and operator; empty while it is being read: some call each other."""
+
+    def __init__(self) -> None:
+        #: Attributes that this code sets, on the autograd context.
+        self.set: set[str] = set()
 
 
 def _read_operator(operator: torch._ops.OpOverload, texts: Texts) -> None:
@@ -92,62 +100,121 @@ def _read(function: types.FunctionType, texts: Texts) -> None:
     code = hashlib.sha256(marshal.dumps(function.__code__, 2)).hexdigest()  # 2: of equal code the same bytes
     texts[function] = ""
     values = [_value(each) for each in (function.__defaults__, function.__kwdefaults__)]
-    read = [f"{name} {_meaning(value, texts)}" for name, value in _globals_of(function, function.__code__)]
+    values += [f"{name} {_meaning(value, texts)}" for name, value in vars(function).items()]
+    read = [f"{name} {_meaning(value, texts)}" for name, value in _globals_of(function, function.__code__, texts.set)]
     texts[function] = repr((function.__module__, function.__qualname__, _version(package), code, values, sorted(set(read))))
 
 
-_UNREADABLE = ("STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_BUILD_CLASS")
+_UNREADABLE = ("STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_BUILD_CLASS", "LOAD_SUPER_ATTR", "MATCH_CLASS")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 #: What is only looked through for what is in it.
 _PLACES = (types.ModuleType, torch._ops.OpOverloadPacket)  # `torch.ops` and its namespaces are modules
 
 
-def _globals_of(function: types.FunctionType, code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """The global names that the code reads, each with the attributes read of it in one expression."""
+def _globals_of(function: types.FunctionType, code: types.CodeType, attributes: set[str]) -> Iterator[tuple[str, Any]]:
+    """The global names that the code reads, each with the attributes read of it in one expression; adds the attributes that it
+    sets to those it may read. Raises Unknown for what it reads elsewhere."""
     steps = [each for each in dis.get_instructions(code) if each.opname not in ("PUSH_NULL", "EXTENDED_ARG")]
+    attributes.update(str(each.argval) for each in steps if each.opname == "STORE_ATTR")
+    led_through: set[int] = set()
     for at, step in enumerate(steps):
         if step.opname.startswith("IMPORT_") or step.opname in _UNREADABLE:
             raise Unknown(f"{function.__qualname__}, which does {step.opname}")
+        if step.opname in _ATTRIBUTES and at not in led_through and not _is_plain(str(step.argval), attributes):
+            raise Unknown(f"{function.__qualname__}, which reads the attribute {step.argval}")
         if step.opname == "LOAD_GLOBAL":
             name = str(step.argval)
             space = function.__globals__ if name in function.__globals__ else vars(builtins)
             if name not in space:
                 raise Unknown(f"{function.__qualname__}, which reads {name}")
             value = space[name]
-            for after in steps[at + 1:]:
+            for behind, after in enumerate(steps[at + 1:], at + 1):
                 if not isinstance(value, _PLACES):
                     break
-                if after.opname not in ("LOAD_ATTR", "LOAD_METHOD") or not hasattr(value, str(after.argval)):
+                if after.opname not in _ATTRIBUTES or not hasattr(value, str(after.argval)):
                     break
+                led_through.add(behind)
                 name, value = f"{name}.{after.argval}", getattr(value, str(after.argval))
             yield name, value
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
-            yield from _globals_of(function, each)
+            yield from _globals_of(function, each, attributes)
+
+
+#: What derivatives and shape functions handle: none of their attributes but the special ones leads to anything else.
+_PLAIN_CLASSES = (torch.Tensor, torch.autograd.function.FunctionCtx, torch._C._FunctionBase, torch.Size, torch.dtype,
+                  torch.device, torch.SymInt, list, tuple, dict, slice, range, int, float, complex, bool)
+
+
+_OF_C = (types.MethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType)
+
+
+def _is_plain(name: str, attributes: set[str]) -> bool:
+    """Whether the attribute is one that Python and torch give such values, and that nobody else put there, or one of these."""
+    if name.startswith("__"):
+        return False
+    found = [value for cls in _PLAIN_CLASSES if (value := getattr(cls, name, None)) is not None]
+    return all(_is_torchs_own(value) for value in found) and (bool(found) or name in attributes)
+
+
+def _is_torchs_own(value: Any) -> bool:
+    return isinstance(value, _OF_C) or (isinstance(value, types.FunctionType) and is_torchs(value))
+
+
+def is_torchs(function: types.FunctionType) -> bool:
+    """Whether the code is torch's or ours: a program may put a function of its own in the place of torch's, and call it so."""
+    homes = (function.__module__ or "", function.__globals__.get("__name__", ""))
+    return all(home.partition(".")[0] in _PACKAGES for home in homes)
+
+
+_PACKAGES = ("torch", "fxjit")
 
 
 def _meaning(value: Any, texts: Texts) -> str:
     """The meaning of a global, as text. Raises Unknown for a value that may differ in the next process."""
-    root = str(getattr(value, "__module__", None) or "").partition(".")[0]
     if isinstance(value, torch._ops.OpOverloadPacket):
         return repr([_meaning(getattr(value, each), texts) for each in value.overloads()])
     if isinstance(value, torch._ops.OpOverload):
         if value.namespace not in TORCHS:
             _read_operator(value, texts)
         return str(value)
-    if isinstance(value, types.FunctionType) and root != "torch":
+    if isinstance(value, types.FunctionType) and not is_torchs(value):
         if not _is_installed(value):
             raise Unknown(f"the function {value.__qualname__}, which is the program's own")
         _read(value, texts)
         return value.__qualname__
-    if isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)) and root in _FIXED and value not in _OPEN:
-        return f"{root} {value.__qualname__}"
+    if isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)) and _is_fixed(value):
+        return f"{value.__module__} {value.__qualname__}"
     return _value(value)
 
 
-#: Modules whose functions and classes are what the versions of Python and torch say.
-_FIXED = ("torch", "math", "operator", "_operator", "builtins")
-#: Functions that give what something else decides.
-_OPEN = (open, eval, exec, compile, __import__, globals, locals, vars, input)
+def _is_fixed(value: type | types.BuiltinFunctionType | types.FunctionType) -> bool:
+    """Whether it is a class or function of Python's or torch's whose results its arguments decide, and the state of the process
+    that every graph's text has."""
+    if isinstance(value, type):
+        return value in _CLASSES or value in _MODES or (value.__module__ == "builtins" and issubclass(value, BaseException))
+    if isinstance(value, types.FunctionType):  # torch's
+        space, name = value.__globals__.get("__name__"), value.__name__
+        return space in _OF_TENSORS or (space == "torch" and name.startswith(_OF_SIZES))
+    home: Any = value.__self__
+    if home is builtins:
+        return value.__name__ in _BUILTINS
+    if home in _CALCULATIONS:
+        return True
+    of_torch = home is None or isinstance(home, (type, types.ModuleType))
+    return of_torch and str(value.__module__).partition(".")[0] == "torch" and hasattr(torch.ops.aten, value.__name__)
+
+
+_BUILTINS = frozenset({"abs", "all", "any", "divmod", "isinstance", "issubclass", "len", "max", "min", "pow", "round", "sorted",
+                       "sum"})
+_CALCULATIONS = (math, _operator)
+_OF_TENSORS = ("torch.functional", "torch.nn.functional")
+#: Numbers that may be symbols, and assertions about them: `torch.sym_max`, `torch._check`.
+_OF_SIZES = ("sym_", "_check")
+_CLASSES = frozenset({bool, int, float, complex, str, list, tuple, dict, slice, range, enumerate, zip, map, filter, reversed,
+                      torch.Tensor, torch.Size, torch.device, torch.finfo, torch.iinfo, torch.SymInt, torch.SymFloat,
+                      torch.SymBool})
+_MODES = frozenset({torch.no_grad, torch.enable_grad, torch.set_grad_enabled})
 
 
 def _value(value: Any) -> str:
