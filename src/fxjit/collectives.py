@@ -57,6 +57,26 @@ def all_to_all(start: Any, wait: Any, outs: Any, given: Any, group: str, size: i
     outs[0].copy_(wait(start(given[0], received, sent, group)))
 
 
+def all_reduce_together(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
+    for out, made in zip(outs, [wait(each) for each in start(outs, reduction, group)], strict=True):
+        out.copy_(made)
+
+
+def all_gather_together(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int) -> None:
+    for out, made in zip(outs, [wait(each) for each in start([each.view(-1) for each in given], size, group)], strict=True):
+        out.copy_(made.view(out.shape))
+
+
+def reduce_scatter_together(start: Any, wait: Any, outs: Any, given: Any, group: str, size: int, reduction: str) -> None:
+    parts = [each.view(-1) for each in given]
+    for out, made in zip(outs, [wait(each) for each in start(parts, reduction, size, group)], strict=True):
+        out.copy_(made.view(out.shape))
+
+
+def wait_for_nothing() -> None:
+    """What the handle of collectives that are over waits for."""
+
+
 # -- whether a call has a functional form ------------------------------------------------------------------------------
 
 

@@ -163,6 +163,41 @@ def in_place_in_the_order_of_memory() -> Program:
 
 
 @program
+def reductions_together() -> Program:
+    """The block's calls are made when it is left: what reads in it reads the old numbers, and a tensor that is given twice is
+    summed once."""
+    def run(x: torch.Tensor) -> Any:
+        a, b = x.detach() * 2, x.detach()[0] + 1
+        with distributed._coalescing_manager():
+            distributed.all_reduce(a)
+            before = a + 1
+            distributed.all_reduce(b)
+            distributed.all_reduce(a)
+            a.mul_(3)
+        return before, a * x, b
+    return run
+
+
+@program
+def parts_together() -> Program:
+    def run(x: torch.Tensor) -> Any:
+        whole, other = torch.zeros(4, 4), torch.zeros(8)
+        with distributed._coalescing_manager(distributed.group.WORLD, async_ops=True) as calls:
+            distributed.all_gather_into_tensor(whole, x.detach())
+            distributed.all_gather_into_tensor(other, x.detach()[0])
+        calls.wait()
+        one, two = torch.zeros(2, 4), torch.zeros(4)
+        with distributed._coalescing_manager(distributed.group.WORLD, None, True) as calls:
+            distributed.reduce_scatter_tensor(one, whole * 2)
+            distributed.reduce_scatter_tensor(two, other + 1)
+        with distributed._coalescing_manager():
+            pass
+        calls.wait()
+        return whole * x.sum(), other, one, two
+    return run
+
+
+@program
 def facts_about_groups() -> Program:
     group = distributed.new_group(WORLD)
 
@@ -334,12 +369,19 @@ def broadcast_columns(y: torch.Tensor) -> None:
     distributed.broadcast(torch.stack([y, y], -1)[..., 0], 0)
 
 
+def reduce_in_two_ways_together(y: torch.Tensor) -> None:
+    """Gloo reduces all of them in the way of the first."""
+    with distributed._coalescing_manager():
+        distributed.all_reduce(y)
+        distributed.all_reduce(y[0], op=distributed.ReduceOp.MAX)
+
+
 def wait_for_all(y: torch.Tensor) -> None:
     distributed.barrier()
 
 
 CALLS_THAT_BREAK = (wait_for_all, start_and_wait, send_and_receive, reduce_what_autograd_sees,
-                    reduce_complex_numbers, broadcast_columns)
+                    reduce_complex_numbers, broadcast_columns, reduce_in_two_ways_together)
 
 
 def break_at_each() -> list[int]:
@@ -347,7 +389,44 @@ def break_at_each() -> list[int]:
 
 
 def test_what_a_graph_cannot_hold_runs_between_two(ranks):
-    assert ranks(break_at_each) == [[2, 2, 2, 2, 2, 2]] * 2
+    # Before the last the graph is broken, too: its block is entered for real.
+    assert ranks(break_at_each) == [[2, 2, 2, 2, 2, 2, 3]] * 2
+
+
+def calls_that_stay_behind() -> list[list[int]]:
+    """How many calls still wait where the block of their manager has ended in an exception: compiled, and in eager."""
+    def run(x: torch.Tensor) -> None:
+        with distributed._coalescing_manager():
+            distributed.all_reduce(x)
+            raise ValueError
+
+    found, waiting = [], distributed.distributed_c10d._world.pg_coalesce_state
+    for each in (fxjit.compile(run, backend="eager"), run):
+        with pytest.raises(ValueError):
+            each(rows_of_this_rank())
+        found.append([len(calls) for calls in waiting.values()])
+        waiting.clear()
+    return found
+
+
+def test_a_block_of_collectives_that_raises_leaves_them_waiting(ranks):
+    assert ranks(calls_that_stay_behind) == [[[1], [1]]] * 2
+
+
+def calls_of_two_kinds_together() -> str:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with distributed._coalescing_manager():
+            distributed.all_reduce(x)
+            distributed.all_gather_into_tensor(torch.zeros(4, 4), x)
+        return x
+
+    with pytest.raises(RuntimeError) as raised:
+        fxjit.compile(run, backend="eager")(rows_of_this_rank())
+    return str(raised.value)
+
+
+def test_calls_of_two_kinds_in_a_block_raise_as_in_eager(ranks):
+    assert all("all collectives to be the same type" in said for said in ranks(calls_of_two_kinds_together))
 
 
 def exchange_of_varying_rows(backend: str) -> int:

@@ -6,9 +6,10 @@ Functional collectives (torch.distributed._functional_collectives) are traced: e
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed
@@ -16,14 +17,18 @@ import torch.distributed
 from fxjit import collectives, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import callable_name, fold_call, handles
+from fxjit.frontend.values.contexts import ContextValue, entered_managers
 from fxjit.frontend.values.distributed import ProcessGroupValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import LengthIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
 from fxjit.torch_private import optional
+
+_coalescing_manager: Any = optional("torch.distributed.distributed_c10d._coalescing_manager")
+_CoalescingManager: Any = optional("torch.distributed.distributed_c10d._CoalescingManager")
 
 # -- what the program asks about groups --------------------------------------------------------------------------------
 
@@ -75,15 +80,18 @@ class _InPlace:
         """The group, in which this rank is, and which does not collect calls to make them at once."""
         if self.constant("async_op") is not False:
             self.refuse("it is asynchronous (`async_op=True`), and its handle belongs to the running program")
+        group = self.group_given()
+        if overrides.innermost(self.t) is not None or not _nothing_collected(self.t):
+            self.refuse("a manager around it takes the call")
+        return group
+
+    def group_given(self) -> ProcessGroupValue:
+        """The group that is named, or that of all ranks."""
         group = self.given["group"]
         if group.is_constant() and group.as_constant() is None:
             group = default_group(self.t)
         if not isinstance(group, ProcessGroupValue):
             self.refuse("there is no process group, or this rank is not in it")
-        waiting, source = _state("_pg_coalesce_state")
-        if waiting or overrides.innermost(self.t) is not None:
-            self.refuse("a manager around it takes the call")
-        self.t.guard(LengthIs(source, 0))
         return group
 
     def reduction(self) -> str:
@@ -119,11 +127,130 @@ class _InPlace:
 
     def emit(self, body: Callable[..., None], start: Any, outs: list[TensorValue], given: list[TensorValue],
              *rest: object) -> Value:
-        operators = [self.t.make(each) for each in (start, collectives.wait_operator())]
-        group = self.group().as_constant()
-        settings = [self.t.make(each) for each in (group.group_name, group.size(), *rest)]
-        self.t.call(self.t.make(body), [*operators, TupleValue(outs), TupleValue(given), *settings])
+        _emit(self.t, body, start, outs, given, self.group().as_constant(), rest)
         return self.t.make(None)
+
+    def emit_or_collect(self, kind: _Kind, outs: list[TensorValue], given: list[TensorValue], rest: tuple[object, ...] = (),
+                        alone: tuple[object, ...] = ()) -> Value:
+        """At once, or together with others at the end of the block of a `_coalescing_manager` around it. `alone` are arguments
+        of the body that makes one at once."""
+        group = self.group().as_constant()
+        for manager in _open_managers(self.t, group):
+            for each in outs:  # what others are sent with lies in memory as its dimensions say
+                collectives.require_plain(each.fake, "tensor")
+            manager.collected.append(_Collected(kind, outs[0], given, rest))
+            return self.t.make(None)
+        return self.emit(kind.body, kind.operator(), outs, given, *rest, *alone)
+
+
+def _emit(t: Tracer, body: Callable[..., None], start: Any, outs: Sequence[Value], given: Sequence[Value], group: Any,
+          rest: tuple[object, ...]) -> None:
+    operators = [t.make(each) for each in (start, collectives.wait_operator())]
+    settings = [t.make(each) for each in (group.group_name, group.size(), *rest)]
+    t.call(t.make(body), [*operators, TupleValue(list(outs)), TupleValue(list(given)), *settings])
+
+
+def _nothing_collected(t: Tracer) -> bool:
+    """Whether no manager that was entered before the trace collects calls: guarded."""
+    collected, source = _state("_pg_coalesce_state")
+    if not collected:
+        t.guard(LengthIs(source, 0))
+    return not collected
+
+
+# -- calls that are made together --------------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """A collective that `_coalescing_manager` collects: its body and operator alone, and those of many together."""
+
+    body: Callable[..., None]
+    operator: Callable[[], Any]
+    body_together: Callable[..., None]
+    operator_together: Callable[[], Any]
+
+
+_ALL_REDUCE = _Kind(
+    collectives.all_reduce, lambda: torch_private.get("torch.ops._c10d_functional.all_reduce"),
+    collectives.all_reduce_together, lambda: torch_private.get("torch.ops._c10d_functional.all_reduce_coalesced"))
+_ALL_GATHER = _Kind(
+    collectives.all_gather, lambda: torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor"),
+    collectives.all_gather_together, lambda: torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor_coalesced"))
+_REDUCE_SCATTER = _Kind(
+    collectives.reduce_scatter, lambda: torch_private.get("torch.ops._c10d_functional.reduce_scatter_tensor"),
+    collectives.reduce_scatter_together,
+    lambda: torch_private.get("torch.ops._c10d_functional.reduce_scatter_tensor_coalesced"))
+
+
+class _Collected(NamedTuple):
+    """A call that was collected, with what it writes and reads, and the other arguments of its body."""
+
+    kind: _Kind
+    out: TensorValue
+    given: list[TensorValue]
+    rest: tuple[object, ...]
+
+
+class CoalescingValue(ContextValue):
+    """`torch.distributed._coalescing_manager`: collectives of one group in its block are one call when it is left. They are
+    waited for there, so that the handle which it gives has nothing to wait for."""
+
+    resumable = False
+
+    def __init__(self, group: ProcessGroupValue, asynchronous: bool) -> None:
+        super().__init__(contextlib._GeneratorContextManager)
+        self.group = group
+        self.asynchronous = asynchronous
+        self.collected: list[_Collected] = []
+
+    def push_manager(self, cg: Rebuilder) -> None:
+        cg.call(_coalescing_manager, self.group, None, self.asynchronous)
+
+    def enter(self, t: Tracer) -> Value:
+        if not _nothing_collected(t) or len(_open_managers(t, self.group.as_constant())) > 1:  # this one is among them
+            self.refuse(t, "another one of its group is entered")
+        return CoalescedValue()
+
+    def leave(self, t: Tracer) -> None:
+        calls, self.collected = self.collected, []
+        for each in calls:
+            same_types = each.out.fake.dtype == calls[0].out.fake.dtype and each.out.fake.device == calls[0].out.fake.device
+            if (each.kind, each.rest) != (calls[0].kind, calls[0].rest) or not same_types:
+                self.refuse(t, "the calls in its block are of different kinds, or their tensors of different types")
+        if calls:
+            kind, rest = calls[0].kind, calls[0].rest
+            given = [read for each in calls for read in each.given]
+            _emit(t, kind.body_together, kind.operator_together(), [each.out for each in calls], given,
+                  self.group.as_constant(), rest)
+
+    def leave_for(self, t: Tracer, exception: Value) -> None:
+        if not (exception.is_constant() and exception.as_constant() is None):
+            self.refuse(t, "its block ends in an exception, which leaves its calls waiting")
+        self.leave(t)
+
+    def refuse(self, t: Tracer, why: str) -> NoReturn:
+        t.break_("context-unsupported", value=self.describe(), type="_coalescing_manager", why=why)
+
+
+def _open_managers(t: Tracer, group: Any) -> list[CoalescingValue]:
+    """Those that collect calls of a group."""
+    return [each for each in entered_managers(t) if isinstance(each, CoalescingValue) and each.group.as_constant() is group]
+
+
+class CoalescedValue(Value):
+    """The handle that `_coalescing_manager` gives: what it waits for is over."""
+
+    def pytype(self) -> type:
+        cls: type = _CoalescingManager
+        return cls
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "wait":
+            return t.make(collectives.wait_for_nothing)
+        return super().tp_getattro(t, name)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(_CoalescingManager)
 
 
 def _signature(fn: Any) -> inspect.Signature:
@@ -152,8 +279,8 @@ def _rewrite(call: Callable[[_InPlace], Value], *fns: Any) -> None:
 def _call_all_reduce(call: _InPlace) -> Value:
     outs = call.untracked("tensor")
     call.check(len(outs) == 1)
-    start, order = torch_private.get("torch.ops._c10d_functional.all_reduce"), collectives.memory_order(outs[0].fake, "tensor")
-    return call.emit(collectives.all_reduce, start, outs, [], call.reduction(), order)
+    order = collectives.memory_order(outs[0].fake, "tensor")
+    return call.emit_or_collect(_ALL_REDUCE, outs, [], (call.reduction(),), alone=(order,))
 
 
 def _call_broadcast(call: _InPlace) -> Value:
@@ -169,8 +296,9 @@ def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
         outs, size = call.contiguous(out), call.group().as_constant().size()
         read = call.contiguous(given)
         _require_fit(outs, read, size)
-        start = torch_private.get("torch.ops._c10d_functional.all_gather_into_tensor")
-        return call.emit(collectives.all_gather, start, outs, read)
+        if len(outs) == 1 and out != "tensor_list":
+            return call.emit_or_collect(_ALL_GATHER, outs, read)
+        return call.emit(_ALL_GATHER.body, _ALL_GATHER.operator(), outs, read)
 
     return call_all_gather
 
@@ -178,10 +306,11 @@ def _all_gather_from(out: str, given: str) -> Callable[[_InPlace], Value]:
 def _reduce_scatter_from(given: str) -> Callable[[_InPlace], Value]:
     def call_reduce_scatter(call: _InPlace) -> Value:
         outs, size = call.contiguous("output"), call.group().as_constant().size()
-        read = call.contiguous(given)
+        read, reduction = call.contiguous(given), call.reduction()
         _require_fit(read, outs, size)
-        start = torch_private.get("torch.ops._c10d_functional.reduce_scatter_tensor")
-        return call.emit(collectives.reduce_scatter, start, outs, read, call.reduction())
+        if len(read) == 1 and given != "input_list":
+            return call.emit_or_collect(_REDUCE_SCATTER, outs, read, (reduction,))
+        return call.emit(_REDUCE_SCATTER.body, _REDUCE_SCATTER.operator(), outs, read, reduction)
 
     return call_reduce_scatter
 
@@ -215,6 +344,13 @@ if torch.distributed.is_available():
     @handles(type(torch.distributed.group).WORLD.fget)  # type: ignore[attr-defined]  # a property of the metaclass
     def _world_group(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return default_group(t)
+
+    @handles(_coalescing_manager)
+    def _coalesce(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        call = _InPlace(t, _coalescing_manager, args, kwargs)
+        if call.constant("device") is not None:
+            call.refuse("it is given a device")
+        return CoalescingValue(call.group_given(), bool(call.constant("async_ops")))
 
     _rewrite(_call_all_reduce, torch.distributed.all_reduce)
     _rewrite(_call_broadcast, torch.distributed.broadcast)

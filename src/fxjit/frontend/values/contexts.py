@@ -60,6 +60,10 @@ class ContextValue(Value):
     def leave(self, t: Tracer) -> None:
         """`__exit__`, whatever the reason."""
 
+    def leave_for(self, t: Tracer, exception: Value) -> None:
+        """`__exit__` because of an exception, given as its type, or in order, for None."""
+        self.leave(t)
+
     def clone(self, t: Tracer) -> Value:
         """Another manager like it: what torch's decorators enter on each call."""
         return t.call(t.make(self.cls), [t.make(argument) for argument in self.arguments], None)
@@ -131,7 +135,7 @@ class ContextMethodValue(Value):
         elif not manager.leaves_what_was_open:
             t.break_("context-unsupported", value=manager.describe(), type=manager.cls.__name__, why="it is left, and was "
                      "entered before")
-        manager.leave(t)
+        manager.leave_for(t, args[0] if args else t.make(None))
         return t.make(None)
 
     def rebuild(self, cg: Rebuilder) -> None:
