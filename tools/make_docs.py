@@ -212,8 +212,8 @@ SEVERAL_PROCESSES = (
     ("`all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `all_to_all_single` and their tensor forms",
      "in the graph where `async_op=False` and the tensors are plain, contiguous (for the first two: dense) and need no "
      "gradient, also in `forward` and `backward` of a `torch.autograd.Function`; those in a `_coalescing_manager()` are one "
-     "call, when its block is left (torch.compile makes each at once, and what reads in the block is given sums). Other calls break "
-     "it, of which torch.compile takes one: of tensors that are not contiguous"),
+     "call, when its block is left (torch.compile makes each at once, and what reads in the block is given sums). Other calls "
+     "break it, of which torch.compile takes one: of tensors that are not contiguous"),
     ("other collectives, `barrier`, `send`, `recv`, objects", "the graph breaks; they run as in eager"),
     ("pipeline stages (`torch.distributed.pipelining`, GPipe and 1F1B)", "one graph a stage"),
     ("context parallel", "untried: torch's own has no kernel for CPUs"),
