@@ -67,6 +67,32 @@ class Net(nn.Module):
 def make():
     return Net(), (torch.linspace(-1, 1, 12),)
 """,
+    "classes that are made inside functions": """
+def build():
+    class Base:
+        scale = 2.0
+        def scaled(self, x, by=1.0):
+            return x * self.scale * by
+    class Field(Base, nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(size, size)
+        def forward(self, x):
+            return self.scaled(torch.tanh(self.linear(x)))
+    class Point:
+        def __init__(self, x):
+            self.x = x
+    def fn(x, field, point):
+        made = Point(field(x) + point.x)
+        made.kind = type(point) is Point and type(field) is not Base
+        return made.x * (2 if made.kind else 3) + isinstance(field, Base)
+    return fn, Field, Point
+fn, *made = build()
+def make():
+    field, point = made
+    return fn, (torch.linspace(-1, 1, 4), field(4), point(torch.ones(4)))
+""",
     "a named tuple, and a method made by exec": """
 import collections
 Pair = collections.namedtuple("Pair", "first second")
@@ -202,7 +228,7 @@ def make():
     return fn, (torch.linspace(-1, 1, 4).requires_grad_(), torch.ones(4).requires_grad_())
 """,
     "what no name of its own leads to": """
-import abc, collections.abc, dataclasses, functools, inspect, logging, os, re
+import abc, collections.abc, dataclasses, datetime, decimal, fractions, functools, inspect, logging, os, pathlib, re, typing
 LOG, PATTERN, NAMES = logging.getLogger("tests.stored"), re.compile("a+"), {"aa": 2.0}
 class Shape(abc.ABC):
     pass
@@ -214,6 +240,11 @@ class Settings:
     height: int = 4
 def keyword(x, *, by=1.0):
     return x * by
+def annotated(x: torch.Tensor, scale: typing.Optional[float] = 2.5, *sizes: list[int]) -> "torch.Tensor | None":
+    return x
+SIGNATURE = inspect.signature(annotated)
+OPAQUE = (datetime.timedelta(hours=1), decimal.Decimal("1.50"), fractions.Fraction(1, 3), torch.finfo(torch.bfloat16),
+          pathlib.PurePosixPath("a/b"), list[int], int | None)
 def twice(fn):
     @functools.wraps(fn)
     def both(*args):
@@ -229,6 +260,9 @@ def fn(x, settings):
         x = keyword(x, by=2.0)
     if issubclass(type(settings), Shape) or os.environ.get("FXJIT_TEST_OF_STORED"):
         x = x - 1
+    x = x * SIGNATURE.parameters["scale"].default + len(SIGNATURE.parameters)
+    for each in OPAQUE:
+        x = x + len(repr(each))
     for name, value in NAMES.items():
         if PATTERN.fullmatch(name) and isinstance(name, collections.abc.Sequence):
             x = x + value
@@ -286,6 +320,7 @@ def test_a_program_starts_compiled(new_process: NewProcess, traces: list[str], p
     assert not traces and counters["cache"]["entry hit"]
 
 
+_INSIDE = "classes that are made inside functions"
 #: A program -> what to write in its place: each makes an entry that was stored wrong.
 CHANGES: dict[str, tuple[str, str, str]] = {
     "a constant of the code": ("a function", "* 2", "* 3"),
@@ -317,6 +352,10 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "an argument's size": ("a function", "torch.ones(4))", "torch.ones(3, 4))"),
     "a field of a dataclass": ("what no name of its own leads to", "height: int = 4", "height: int = 4\n    depth: int = 5"),
     "a parameter's name": ("what no name of its own leads to", "*, by=1.0", "*, by=1.0, other=2"),
+    "a default in a signature": ("what no name of its own leads to", "= 2.5", "= 3.5"),
+    "an annotation in a signature": ("what no name of its own leads to", "Optional[float]", "Optional[int]"),
+    "a decimal number": ("what no name of its own leads to", '"1.50"', '"1.5"'),
+    "a path": ("what no name of its own leads to", '"a/b"', '"a/bc"'),
     "a pattern": ("what no name of its own leads to", '"a+"', '"b+"'),
     "what a decorator wraps": ("what no name of its own leads to", "return x + 1", "return x + 2"),
     "a field": ("containers", "width: int = 3", "width: int = 5"),
@@ -324,6 +363,12 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "the class of an argument": ("arguments that are written to", "class Box:\n    pass",
                                  "class Box:\n    def __setattr__(self, name, value):\n"
                                  "        object.__setattr__(self, name, value + 1)"),
+    "an attribute of a class inside a function": (_INSIDE, "scale = 2.0", "scale = 4.0"),
+    "a method of a class inside a function": (_INSIDE, "self.scale * by", "self.scale + by"),
+    "a default of such a method": (_INSIDE, "by=1.0", "by=3.0"),
+    "the bases of a class inside a function": (_INSIDE, "class Field(Base, nn.Module)", "class Field(nn.Module, Base)"),
+    "the name of a class inside a function": (_INSIDE, "Base", "Other"),
+    "two classes that were one": (_INSIDE, "*made = build()", "*made = build()\nmade[1] = build()[2]"),
     "torch's function, replaced": ("a module", "def make", "nn.functional.gelu = lambda x: x * 5\ndef make"),
     "torch's method, replaced": ("a module", "def make", "nn.Linear.forward = lambda self, x: x * 5\ndef make"),
 }

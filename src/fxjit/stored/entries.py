@@ -31,7 +31,7 @@ from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
 from fxjit.guards.constants import same_constant
 from fxjit.guards.kinds import GuardSet, TensorIs
-from fxjit.guards.source import Scope
+from fxjit.guards.source import Scope, Source
 from fxjit.guards.tensor_spec import marks
 from fxjit.guards.tree import build_tree
 from fxjit.process_state import ResultOf
@@ -41,7 +41,7 @@ from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 from .codes import FrameCode, pack_code, read_code
 from .graphs import keys_of, pack_graph, read_captured, read_graph
-from .guards import SourceTable, codes_found, codes_named, pack_guards, read_guards, read_sources
+from .guards import SourceTable, codes_found, codes_named, pack_guards, reaching, read_guards, read_sources
 from .key import entries_key
 from .objects import Changed, NotStorable, refer
 from .objects import find as find_reference
@@ -110,8 +110,9 @@ def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stor
 
 
 def _pack_skip(skipped: Skipped) -> dict[str, Any]:
-    table, event = SourceTable(), skipped.event
-    guards = pack_guards(skipped.guards, table)
+    table, event = SourceTable(skipped.guards), skipped.event
+    with table.leading():
+        guards = pack_guards(skipped.guards, table)
     told = [dataclasses.astuple(event.why), None if event.cause is None else dataclasses.astuple(event.cause)]
     stack = [[frame.filename, frame.lineno, frame.name] for frame in event.user_stack]
     return {"sources": table.rows, "guards": guards, "arg_names": list(skipped.arg_names), "skip": [*told, stack]}
@@ -124,11 +125,12 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
         if recipe is None:
             raise NotStorable("a graph that the store does not have")
     graph = None if recipe is None else pack_graph(recipe)
-    table = SourceTable()
-    guards = pack_guards(compiled.guards, table)
-    return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names),
-            "code": pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table))),
-            "graph": graph, "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
+    table = SourceTable(compiled.guards)
+    with table.leading():
+        guards = pack_guards(compiled.guards, table)
+        new_code = pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table)))
+    return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names), "code": new_code, "graph": graph,
+            "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
 
 
 def _pack_results(bound: Collection[str | ResultOf]) -> Iterator[list[Any]]:
@@ -200,11 +202,11 @@ def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
     code, packed = frame.code, stored.packed
     if packed["compiler"] is not None and cc.compiler() is not None and packed["compiler"] != cc.which():
         raise Changed("its kernels are of another compiler")
-    guards, tree, codes = _checked(frame, packed)
-    graph = None
-    if packed["graph"] is not None:
-        graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
-    new_code, ops = read_code(packed["code"], FrameCode(code, graph, codes)), tuple(packed["ops"])
+    with _checked(frame, packed) as (guards, tree, codes):
+        graph = None
+        if packed["graph"] is not None:
+            graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
+        new_code, ops = read_code(packed["code"], FrameCode(code, graph, codes)), tuple(packed["ops"])
     entry = _C.Entry(tree, new_code, Payload(guards, tuple(packed["arg_names"]), code.co_freevars, stored))
     entries.add(code, options, entry, guards.weakly_held())
     shown = read_captured(packed["graph"]) if packed["graph"] is not None and events.is_listened_to() else None
@@ -212,19 +214,23 @@ def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
     return entry
 
 
-def _checked(frame: Frame, packed: dict[str, Any]) -> tuple[GuardSet, _C.GuardTree, dict[int, CodeType]]:
-    """The guards, seen to hold on the frame, and the code of functions that they name. Raises Changed."""
+@contextlib.contextmanager
+def _checked(frame: Frame, packed: dict[str, Any]) -> Iterator[tuple[GuardSet, _C.GuardTree, dict[int, CodeType]]]:
+    """The guards, seen to hold on the frame, and the code of functions that they name; inside, what the frame leads to is
+    found. Raises Changed."""
     names, free = tuple(packed["arg_names"]), frame.code.co_freevars
     scope = Scope.of(names, free, frame.args, frame.closure, frame.globals, frame.builtins)
-    sources = read_sources(packed["sources"])
-    guards = read_guards(packed["guards"], sources, scope)
-    tree = build_tree(guards, names, free)
-    if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
-        failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
-        raise Changed("a guard does not hold" if failure is None else failure[1].describe())
-    _check_promises(guards, scope)
-    _check_results(packed["results"])
-    return guards, tree, codes_found(packed["guards"], sources, scope)
+    sources: list[Source] = []
+    with reaching(sources, scope):
+        read_sources(packed["sources"], sources)
+        guards = read_guards(packed["guards"], sources, scope)
+        tree = build_tree(guards, names, free)
+        if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+            failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
+            raise Changed("a guard does not hold" if failure is None else failure[1].describe())
+        _check_promises(guards, scope)
+        _check_results(packed["results"])
+        yield guards, tree, codes_found(packed["guards"], sources, scope)
 
 
 def _check_promises(guards: GuardSet, scope: Scope) -> None:
@@ -247,7 +253,8 @@ def _check_promises(guards: GuardSet, scope: Scope) -> None:
 def _read_skip(options: Any, frame: Frame, stored: Stored) -> None:
     """Gives the frame up as before: with the mark and the report. Raises Changed."""
     code = frame.code
-    _checked(frame, stored.packed)
+    with _checked(frame, stored.packed):
+        pass
     why, cause, stack = stored.packed["skip"]
     explained, broke = _explained(why), None if cause is None else _explained(cause)
     user_stack = tuple(traceback.FrameSummary(file, line, name) for file, line, name in stack)

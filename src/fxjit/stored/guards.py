@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import datetime
+import decimal
+import fractions
+import inspect
+import pathlib
 import re
 import types
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+
+import torch
 
 from fxjit.guards import source as sources_module
 from fxjit.guards.constants import is_plain, same_constant
@@ -36,7 +45,7 @@ from fxjit.guards.shape_program import evaluate_program
 from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
-from .objects import Changed, NotStorable, code_digest, function_digest, refer
+from .objects import Changed, NotStorable, code_digest, function_digest, leading, reached, refer
 from .values import pack, pack_plain, unpack
 
 _ROOTS: Final = ("LocalSource", "ClosureSource", "ClosureCellSource", "GlobalSource", "BuiltinSource")
@@ -47,12 +56,51 @@ _WITH_ARGUMENT: Final = ("AttrSource", "DictKeySource", "DictValueSource", "Clas
 _FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
 
 
+#: How an object is had of one that the frame has.
+_WAYS: Final[dict[str, Callable[[Any], Any]]] = {
+    "itself": lambda value: value,
+    "type": type,
+    "parameters": lambda value: value.parameters if type(value) is inspect.Signature else None,
+}
+
+
 class SourceTable:
     """The sources of an entry, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, guards: GuardSet) -> None:
         self.rows: list[list[Any]] = []
         self._places: dict[Source, int] = {}
+        #: By id: an object, and how it is had of which source's value.
+        self._ways: dict[int, tuple[Any, str, Source]] = {}
+        for guard in guards:
+            if isinstance(guard, TypeIs):
+                self._add_way("type", guard.type, guard.source)
+            elif isinstance(guard, IdIs) and isinstance(guard.obj, type):
+                self._add_way("itself", guard.obj, guard.source)
+            elif isinstance(guard, IdIs) and type(guard.obj) is inspect.Signature:
+                self._add_way("parameters", guard.obj.parameters, guard.source)
+
+    def _add_way(self, how: str, obj: Any, source: Source) -> None:
+        if obj is not None:
+            self._ways.setdefault(id(obj), (obj, how, source))
+
+    @contextlib.contextmanager
+    def leading(self) -> Iterator[None]:
+        """Inside, references to objects to which no name leads say the way to them from the frame."""
+        token = leading.set(self._way_to)
+        try:
+            yield
+        finally:
+            leading.reset(token)
+
+    def _way_to(self, obj: Any) -> tuple[str, int] | None:
+        """None too where the way leads over the object itself."""
+        known = self._ways.pop(id(obj), None)
+        if known is None:
+            return None
+        place = self.place(known[2])
+        self._ways[id(obj)] = known
+        return known[1], place
 
     def place(self, source: Source) -> int:
         """The index of a source. Raises NotStorable."""
@@ -92,9 +140,26 @@ def _pack_object(source: ConstSource) -> Any:
         return ["object", ["globals of", refer(function)]]  # it was made by `exec`: they are no module's
 
 
-def read_sources(rows: Sequence[list[Any]]) -> list[Source]:
-    """The sources of a table. Raises Changed."""
-    found: list[Source] = []
+@contextlib.contextmanager
+def reaching(sources: Sequence[Source], scope: Scope) -> Iterator[None]:
+    """Inside, references to what the frame leads to are read: two objects of an entry are two here, too. Raises Changed."""
+    ways: dict[int, tuple[str, int]] = {}
+
+    def find(how: str, place: int) -> Any:
+        found = _WAYS[how](_fetched(sources[place], scope))
+        if ways.setdefault(id(found), (how, place)) != (how, place):
+            raise Changed(f"{sources[place].name} leads to what something else leads to")
+        return found
+
+    token = reached.set(find)
+    try:
+        yield
+    finally:
+        reached.reset(token)
+
+
+def read_sources(rows: Sequence[list[Any]], found: list[Source]) -> None:
+    """The sources of a table, one after the other. Raises Changed."""
     for kind, base, *data in rows:
         cls: Any = getattr(sources_module, kind)
         if base is not None:
@@ -108,7 +173,6 @@ def read_sources(rows: Sequence[list[Any]]) -> list[Source]:
             found.append(cls(*data))
         else:
             raise ValueError(f"{kind} is no source")
-    return found
 
 
 def pack_guards(guards: GuardSet, table: SourceTable) -> list[Any]:
@@ -143,12 +207,18 @@ def _alive(obj: Any, guard: Guard) -> Any:
 def _pack_identity(guard: IdIs) -> list[Any]:
     if not guard._held.alive:
         return [_alive(None, guard)]
+    told = _content(guard.obj)
+    return [None, *told[1:]] if isinstance(told, list) and told[0] == "like" else [told]
+
+
+def _content(obj: Any) -> Any:
+    """An object by its name, or by what it holds. Raises NotStorable."""
     try:
-        return [pack(guard.obj)]
+        return pack(obj)
     except NotStorable:
-        for kind, (of_type, content) in _LIKE.items():
-            if type(guard.obj) is of_type:
-                return [None, kind, content(guard.obj)]
+        for kind, (of_types, content) in _LIKE.items():
+            if type(obj) in of_types:
+                return ["like", kind, content(obj)]
         raise
 
 
@@ -204,12 +274,38 @@ def _pattern(pattern: re.Pattern[Any]) -> list[Any]:
     return [pack_plain(pattern.pattern), pattern.flags]
 
 
+def _signature(signature: inspect.Signature) -> list[Any]:
+    return [*map(_parameter, signature.parameters.values()), _annotation(signature.return_annotation)]
+
+
+def _parameter(parameter: inspect.Parameter) -> list[Any]:
+    return [parameter.name, int(parameter.kind), _content(parameter.default), _annotation(parameter.annotation)]
+
+
+def _annotation(value: Any) -> Any:
+    """Of a type with parameters, the parts: each is made anew where it is written, and is what it consists of."""
+    origin = typing.get_origin(value)
+    if origin is None:
+        return pack(value)
+    return [type(value).__name__, pack(origin), *map(_annotation, typing.get_args(value))]
+
+
+#: Types with parameters.
+_GENERIC: Final = (types.GenericAlias, types.UnionType, type(typing.Union[int, str]), type(typing.List[int]))  # noqa: UP006, UP007
+#: Values that their text says.
+_TOLD_BY_TEXT: Final = (datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePosixPath, pathlib.PosixPath,
+                        torch.finfo, torch.iinfo)
 #: What no name leads to, by its type and its content.
-_LIKE: Final[dict[str, tuple[type, Callable[[Any], Any]]]] = {
-    "field": (_FIELD, lambda field: field.__reduce__()[1][0]),
-    "function": (types.FunctionType, function_digest),
-    "dict": (dict, lambda found: [[pack(key), pack(value)] for key, value in found.items()]),  # defaults of a function
-    "pattern": (re.Pattern, _pattern),
+_LIKE: Final[dict[str, tuple[tuple[type, ...], Callable[[Any], Any]]]] = {
+    "field": ((_FIELD,), lambda field: field.__reduce__()[1][0]),
+    "function": ((types.FunctionType,), function_digest),
+    "dict": ((dict,), lambda found: [[pack(key), pack(value)] for key, value in found.items()]),  # defaults of a function
+    "pattern": ((re.Pattern,), _pattern),
+    "mapping": ((types.MappingProxyType,), lambda found: [[_content(key), _content(value)] for key, value in found.items()]),
+    "signature": ((inspect.Signature,), _signature),
+    "parameter": ((inspect.Parameter,), _parameter),
+    "type": (_GENERIC, _annotation),
+    "number or path": (_TOLD_BY_TEXT, lambda value: [type(value).__name__, repr(value)]),
 }
 
 
@@ -219,8 +315,8 @@ def _identity(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Gua
     if len(data) > 1:
         _, kind, known = data
         found = _fetched(sources[0], scope)
-        of_type, content = _LIKE[kind]
-        if type(found) is not of_type or content(found) != known:
+        of_types, content = _LIKE[kind]
+        if type(found) not in of_types or content(found) != known:
             raise Changed(f"{sources[0].name} is another {kind}")
         return IdIs(sources[0], found)
     obj = unpack(data[0])

@@ -3,6 +3,9 @@
 An object has a reference if its name leads to it and nothing else decides what it is. Functions are referred to with a digest
 of their code, defaults and closure, since a program may put one of its own under any name. Reading a reference imports nothing
 of the program's: what the other process has not imported, the frame that is looked at cannot hold.
+
+What no name leads to may be had by way of something that the frame has: its class, made inside a function, say. `leading` says
+how, and `reached` has it in the other process. As with other classes, guards say what such a class has.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import marshal
 import os
 import sys
 import types
-from collections.abc import Iterator
+import typing
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
@@ -38,8 +43,15 @@ _BOUND_IN_C: Final = (types.MethodWrapperType, types.BuiltinMethodType)
 _WRAPPINGS: Final = 4
 #: Packages of which modules are imported to read a reference.
 _IMPORTED: Final = ("torch", "fxjit")
+#: `typing.Union` and its like.
+_SPECIAL_FORM: Final = type(typing.ClassVar)
 _CACHED: Final = type(functools.lru_cache(len))
 _MISSING: Final = object()
+
+#: The way to an object from the frame of the entry that is written: how it is had of the value of a source, and its number.
+leading: Final[ContextVar[Callable[[Any], tuple[str, int] | None]]] = ContextVar("leading")
+#: What is there in the frame for which an entry is read.
+reached: Final[ContextVar[Callable[[str, int], Any]]] = ContextVar("reached")
 
 
 class NotStorable(Exception):
@@ -90,7 +102,14 @@ def refer(obj: Any) -> list[Any]:
         if isinstance(obj, _BOUND_IN_C) and not isinstance(obj.__self__, (types.ModuleType, types.NoneType)):
             if getattr(obj.__self__, obj.__name__, _MISSING) == obj:
                 return ["bound", refer(obj.__self__), obj.__name__]
+        if (lead := leading.get(None)) is not None and (way := lead(obj)) is not None:
+            return ["of the frame", *way, _content(obj)]
     raise NotStorable(f"an object of type {type(obj).__name__} that no name leads to ({_label(obj)})")
+
+
+def _content(obj: Any) -> str | None:
+    """A digest of a class that no name leads to; guards on what leads to another object say what it is."""
+    return _digest(obj, obj.__module__) if isinstance(obj, type) else None
 
 
 def refer_to_function_of(code: types.CodeType) -> list[Any]:
@@ -254,6 +273,10 @@ def find(reference: list[Any]) -> Any:
         found = getattr(find(rest[0]), rest[1], None)
     elif kind == "member":
         found = find(rest[0]).__members__.get(rest[1])
+    elif kind == "of the frame":
+        found = reached.get()(*rest[:2])
+        if _content(found) != rest[2]:
+            raise Changed(f"{_label(found)} is another class")
     elif kind == "name":
         module, name, digest = rest
         found = _at(module, name)
@@ -317,6 +340,8 @@ def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
         return ["C", type(obj).__name__, _label(obj)]
     if isinstance(obj, types.ModuleType):
         return ["module", obj.__name__]
+    if pinned and type(obj) is _SPECIAL_FORM:
+        return ["special form", repr(obj)]
     if isinstance(obj, (list, tuple)):
         return [type(obj).__name__, *(_meaning(each, pinned, inside) for each in obj)]
     if type(obj) is dict:
