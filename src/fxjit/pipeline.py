@@ -304,7 +304,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if _nothing_captured(result, graph):
         _captured_nothing(options, frame, None if trace.has_symbols else result.guards)
         return None
-    compiled, stored, recipes = None, list[weakref.ref[_C.Entry]](), list[recipe.AnyRecipe | None]()
+    compiled, speculative, stored, recipes = None, None, list[weakref.ref[_C.Entry]](), list[recipe.AnyRecipe | None]()
     backend = options.chosen_backend
     as_captured: list[bool] = []
     offer = _offer_for(options, frame.code, stored)
@@ -318,7 +318,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         for state in sorted(states if known else process_state.QUERYABLE):
             result.guards.add(AmbientIs(state, ambient.read(state)))
         if speculated is not None and compiled is not None:
-            compiled = _speculative(options, frame.code, compiled, graph, speculated)
+            speculative = _speculative(options, frame.code, compiled, graph, speculated)
+            compiled = _C.DisabledFunction(speculative, opaque=True)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         reported = options.tells_failures or not isinstance(backend, str)
@@ -338,7 +339,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         return None
     _C.safe_point()
     unsaid = [*process_state.bound_by(), *_not_as_data(options, result, offer)]
-    record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present())
+    record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present(),
+                      speculative)
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
@@ -354,8 +356,6 @@ def _not_as_data(options: Options, result: TraceResult, offer: Offer) -> Iterato
         yield f"the backend {options.backend_name}, whose code has no form on the disk"
     elif options.tells_failures:
         yield "a setting that checks the backend"
-    if result.speculated is not None:
-        yield "a branch that was speculated on"
     if offer.deferred:
         yield "its graph was compiled in the background (config.tiers)"
 
@@ -374,20 +374,12 @@ def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> Guard
 
 
 def _speculative(options: Options, code: types.CodeType, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
-               speculated: SpeculationCheck) -> Callable[..., Any]:
+               speculated: SpeculationCheck) -> SpeculativeGraph:
     """The graph for new code that goes on with the user's where the data is not as the trace took it to be."""
     written = _positions(speculated.undo.written, graph)
     devices = _input_devices(graph)
-    weakly = weakref.ref(code)
-
-    def give_up() -> None:
-        known = weakly()
-        if known is not None:
-            history_of(known).speculates = False
-            entries.clear(known, options)
-
-    speculative = SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up, speculated.undo.whole)
-    return _C.DisabledFunction(speculative, opaque=True)
+    give_up = entries.gives_up_speculation(code, options)
+    return SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up, speculated.undo.whole)
 
 
 def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, backend: str | Callable[..., Any],

@@ -67,6 +67,15 @@ class Net(nn.Module):
 def make():
     return Net(), (torch.linspace(-1, 1, 12),)
 """,
+    "a check of the data": """
+def fn(x, y):
+    x.add_(1)
+    if (y < 0).any():
+        raise ValueError("negative")
+    return y.sqrt() + x
+def make():
+    return fn, (torch.ones(3), torch.linspace(0, 1, 3))
+""",
     "classes that are made inside functions": """
 def build():
     class Base:
@@ -363,6 +372,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "the class of an argument": ("arguments that are written to", "class Box:\n    pass",
                                  "class Box:\n    def __setattr__(self, name, value):\n"
                                  "        object.__setattr__(self, name, value + 1)"),
+    "what is done after a check": ("a check of the data", "y.sqrt() + x", "y.sqrt() - x"),
     "an attribute of a class inside a function": (_INSIDE, "scale = 2.0", "scale = 4.0"),
     "a method of a class inside a function": (_INSIDE, "self.scale * by", "self.scale + by"),
     "a default of such a method": (_INSIDE, "by=1.0", "by=3.0"),
@@ -527,6 +537,26 @@ def add(x, y):
         shared, expected_of = torch.ones(6), torch.ones(6)
         assert_same(compiled(shared[:4], shared[2:]), module.add(expected_of[:4], expected_of[2:]))
         assert traces == expected
+
+
+def test_a_stored_speculation_is_given_up(new_process: NewProcess, traces: list[str]) -> None:
+    """A check of the data that often fails ends the speculation in the process that starts compiled, too."""
+    text = HEAD + PROGRAMS["a check of the data"]
+    for expected in (["fn"], []):
+        traces.clear()
+        module = new_process(text)
+        compiled = fxjit.compile(module.fn)
+        assert_same(compiled(torch.ones(3), torch.ones(3)), torch.full((3,), 3.0))
+        assert traces == expected
+    counters.clear()
+    for turn in range(5):
+        x = torch.ones(3)
+        with pytest.raises(ValueError, match="negative"):
+            compiled(x, -torch.ones(3))
+        assert_same(x, torch.full((3,), 2.0))
+        assert_same(compiled(torch.ones(3), torch.ones(3)), torch.full((3,), 3.0))
+        assert counters["deoptimizations"]["fn"] == min(turn + 1, 3)
+    assert traces[:1] == ["fn"]
 
 
 def test_what_cannot_be_said_is_traced_each_time(new_process: NewProcess, traces: list[str]) -> None:

@@ -65,8 +65,6 @@ class FrameHistory:
     varying_numbers: set[str] = field(default_factory=set)
     #: Floats that vary, and are constants all the same.
     fixed_floats: set[str] = field(default_factory=set)
-    #: Off once the data often took the way that raises.
-    speculates: bool = True
     #: Off once a backend decided on a random number computed before the graph runs, or failed on one.
     random_inputs: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.

@@ -41,6 +41,7 @@ class _State:
     empty: dict[int, int] = field(default_factory=dict)  # by id of the key: `count_empty`
     skips: dict[int, list[Any]] = field(default_factory=dict)  # by id of the key: `note_skip`
     told: set[tuple[int, str]] = field(default_factory=set)  # ids of keys, and reasons: `first_time`
+    speculates: bool = True
     # What takes an entry away when an object goes that it is for.
     watches: weakref.WeakKeyDictionary[_C.Entry, list[weakref.ref[Any]]] = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -137,6 +138,25 @@ def clear(code: CodeType, key: object) -> None:
     """Remove all entries of this key: the next call compiles."""
     for entry in of(code, key):
         remove(code, key, entry)
+
+
+def speculates(code: CodeType) -> bool:
+    """Whether branches are speculated on: not once the data often took the way that raises."""
+    state = _C.get_state(code)
+    return not isinstance(state, _State) or state.speculates
+
+
+def gives_up_speculation(code: CodeType, key: object) -> Callable[[], None]:
+    """What an entry with such a branch calls then: the next call compiles, with the branch as a break."""
+    weakly = weakref.ref(code)
+
+    def give_up() -> None:
+        known = weakly()
+        if known is not None:
+            _note(known).speculates = False
+            clear(known, key)
+
+    return give_up
 
 
 def owe(code: CodeType, key: object, entry: _C.Entry) -> None:

@@ -26,7 +26,7 @@ from fxjit import config, process_state, torch_private
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
-from fxjit.frontend import kept_apart, writes
+from fxjit.frontend import entries, kept_apart, writes
 from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
@@ -674,7 +674,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
     """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole, and then `relied_on` is given the
     guards of what that was decided by, where sizes do not vary."""
     break_points = BreakPoints()
-    break_points.speculates = config.capture_checks and history.speculates
+    break_points.speculates = config.capture_checks and entries.speculates(frame.code)
     code = decode(frame.code)
     attempts = 0
     while attempts < _MAX_ATTEMPTS:

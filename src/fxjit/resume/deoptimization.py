@@ -142,8 +142,8 @@ class SpeculativeGraph:
     def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
                  give_up: Callable[[], None], whole: bool) -> None:
         self._graph = graph
-        #: The inputs that the graph writes to, and whether their storages are saved whole.
-        self._written, self._whole = written, whole
+        #: The inputs that the graph writes to, whether their storages are saved whole, and what it may draw random numbers on.
+        self.written, self.whole, self.devices = written, whole, devices
         self._generators = _generators(devices)
         self._spare: list[list[torch.Tensor]] = []
         self._name = name
@@ -151,7 +151,7 @@ class SpeculativeGraph:
         self._failures = 0
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
-        before = _Saved(inputs, self._written, self._generators, self._spare, self._whole)
+        before = _Saved(inputs, self.written, self._generators, self._spare, self.whole)
         error: Exception | None = None
         try:
             *outputs, check_held = self._graph(*inputs)

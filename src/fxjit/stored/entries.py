@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import json
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -36,6 +36,7 @@ from fxjit.guards.tensor_spec import marks
 from fxjit.guards.tree import build_tree
 from fxjit.process_state import ResultOf
 from fxjit.reasons import Explained
+from fxjit.resume.deoptimization import SpeculativeGraph
 from fxjit.skips import torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -130,7 +131,12 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
         guards = pack_guards(compiled.guards, table)
         new_code = pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table)))
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names), "code": new_code, "graph": graph,
+            "speculative": None if compiled.speculative is None else _pack_speculative(compiled.speculative),
             "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
+
+
+def _pack_speculative(graph: SpeculativeGraph) -> list[Any]:
+    return [list(graph.written), sorted(map(pack, graph.devices), key=repr), graph.whole]
 
 
 def _pack_results(bound: Collection[str | ResultOf]) -> Iterator[list[Any]]:
@@ -202,10 +208,17 @@ def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
     code, packed = frame.code, stored.packed
     if packed["compiler"] is not None and cc.compiler() is not None and packed["compiler"] != cc.which():
         raise Changed("its kernels are of another compiler")
+    if packed["speculative"] is not None and not entries.speculates(code):
+        raise Changed("it speculates on a branch that often goes the other way")
     with _checked(frame, packed) as (guards, tree, codes):
-        graph = None
+        graph: Callable[..., Any] | None = None
         if packed["graph"] is not None:
             graph = _C.DisabledFunction(read_graph(packed["graph"]), opaque=True, range=f"fxjit: {code.co_qualname}")
+        if graph is not None and packed["speculative"] is not None:
+            written, devices, whole = packed["speculative"]
+            graph = _C.DisabledFunction(SpeculativeGraph(
+                graph, tuple(written), frozenset(map(unpack, devices)), code.co_qualname,
+                entries.gives_up_speculation(code, options), whole), opaque=True)
         new_code, ops = read_code(packed["code"], FrameCode(code, graph, codes)), tuple(packed["ops"])
     entry = _C.Entry(tree, new_code, Payload(guards, tuple(packed["arg_names"]), code.co_freevars, stored))
     entries.add(code, options, entry, guards.weakly_held())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fxjit.backends.graph.recipe import AnyRecipe
 from fxjit.events import FrameSkipped
@@ -17,6 +17,9 @@ from fxjit.guards.kinds import GuardSet
 from fxjit.process_state import ResultOf
 
 from .state import State
+
+if TYPE_CHECKING:
+    from fxjit.resume.deoptimization import SpeculativeGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Compiled:
     ops: tuple[str, ...]
     #: The state of the process when it was compiled.
     state: State
+    #: What calls the graph of a branch that was speculated on.
+    speculative: SpeculativeGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
