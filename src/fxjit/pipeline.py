@@ -54,6 +54,7 @@ from fxjit.frontend.values import overrides
 from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.filtered import filtered
+from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import AmbientIs, GuardSet, ShapeExpr
 from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import Scope
@@ -236,7 +237,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Se
 def _keep_skip(options: Options, frame: Frame, guards: GuardSet, event: events.FrameSkipped,
                bound: Iterable[str | process_state.ResultOf]) -> None:
     """For the disk and for artifacts: what the next process is spared to trace."""
-    record = Skipped(guards, frame.arg_names, event, [*bound], present())
+    record = Skipped(guards, frame.arg_names, event, [*bound], present(), home_of(frame.globals))
     entries.note_skip(frame.code, options, record)
     if config.store_entries:
         importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
@@ -340,7 +341,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     _C.safe_point()
     unsaid = [*process_state.bound_by(), *_not_as_data(options, result, offer)]
     record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present(),
-                      speculative)
+                      home_of(frame.globals), speculative)
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())

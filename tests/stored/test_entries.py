@@ -559,6 +559,50 @@ def test_a_stored_speculation_is_given_up(new_process: NewProcess, traces: list[
     assert traces[:1] == ["fn"]
 
 
+_MODULE = """
+def write(z):
+    global v
+    v = z
+"""
+_PROGRAM = """
+def by_module(x):
+    global v
+    first, v = MOD.v, 3
+    return x * MOD.v, first
+def by_function(x):
+    first = v
+    write(3)
+    return x * v, first
+def alone(x):
+    return x * v
+"""
+
+
+def test_a_function_with_the_globals_of_another_module(traces: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text whose globals are those of a module that it names, and then not, or the other way round; what names no module
+    starts compiled."""
+
+    def outcomes(name: str, is_module: bool, compiled: bool) -> object:
+        module = ModuleType("fxjit_test_module")
+        monkeypatch.setitem(sys.modules, "fxjit_test_module", module)
+        exec(_MODULE, vars(module))
+        home = vars(module) if is_module else {"__name__": "elsewhere", "write": module.write}
+        home |= {"MOD": module}
+        exec(_PROGRAM, home)
+        home["v"] = 10
+        module.v = 2
+        fn = fxjit.compile(home[name], backend="eager") if compiled else home[name]
+        return fn(torch.ones(1)), module.v, home["v"]
+
+    for first in (True, False):
+        for name in ("by_module", "by_function", "alone"):
+            for is_module in (first, not first, first):
+                fxjit.reset()
+                traces.clear()
+                assert_same(outcomes(name, is_module, True), outcomes(name, is_module, False))
+            assert not traces
+
+
 def test_what_cannot_be_said_is_traced_each_time(new_process: NewProcess, traces: list[str]) -> None:
     """An object of the program's own by its identity, the order of a set of texts, the hash of a text."""
     text = HEAD + """

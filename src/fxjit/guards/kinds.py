@@ -212,14 +212,15 @@ class IdIs(Guard):
 
 
 class CodeIs(Guard):
-    """value is a Python function whose __code__ is this code object"""
+    """value is a Python function whose __code__ is this code object. `home`: the module whose globals it has (homes.py)."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "home")
     hint = "a function made anew on each call keeps its code; one made by exec or a different function does not"
 
-    def __init__(self, source: Source, code: types.CodeType) -> None:
+    def __init__(self, source: Source, code: types.CodeType, home: str = "") -> None:
         super().__init__((source,), id(code))
         self._held = WeakHeld(code)
+        self.home = home
 
     @property
     def code(self) -> Any:

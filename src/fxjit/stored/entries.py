@@ -30,6 +30,7 @@ from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 from fxjit.frontend import entries
 from fxjit.guards.constants import same_constant
+from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import GuardSet, TensorIs
 from fxjit.guards.source import Scope, Source
 from fxjit.guards.tensor_spec import marks
@@ -42,7 +43,7 @@ from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 from .codes import FrameCode, pack_code, read_code
 from .graphs import keys_of, pack_graph, read_captured, read_graph
-from .guards import SourceTable, codes_found, codes_named, pack_guards, reaching, read_guards, read_sources
+from .guards import SourceTable, codes_found, codes_named, homes_named, pack_guards, reaching, read_guards, read_sources
 from .key import entries_key
 from .objects import Changed, NotStorable, refer
 from .objects import find as find_reference
@@ -101,7 +102,7 @@ def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stor
         if options.guard_filter is not None or not config.guard_nn_modules:
             raise NotStorable("guards that the program does without")
         packed = _pack_skip(record) if isinstance(record, Skipped) else _pack(code, record)
-        return Stored(key, {**packed, "results": sorted(_pack_results(record.bound), key=repr)})
+        return Stored(key, {**packed, "home": record.home, "results": sorted(_pack_results(record.bound), key=repr)})
     except (Changed, CppCompileError) as why:
         raise NotStorable(str(why)) from None
     except NotStorable:
@@ -113,7 +114,7 @@ def packed_entry(code: CodeType, options: Any, record: Compiled | Skipped | Stor
 def _pack_skip(skipped: Skipped) -> dict[str, Any]:
     table, event = SourceTable(skipped.guards), skipped.event
     with table.leading():
-        guards = pack_guards(skipped.guards, table)
+        guards = pack_guards(skipped.guards, table, skipped.home)
     told = [dataclasses.astuple(event.why), None if event.cause is None else dataclasses.astuple(event.cause)]
     stack = [[frame.filename, frame.lineno, frame.name] for frame in event.user_stack]
     return {"sources": table.rows, "guards": guards, "arg_names": list(skipped.arg_names), "skip": [*told, stack]}
@@ -128,7 +129,7 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
     graph = None if recipe is None else pack_graph(recipe)
     table = SourceTable(compiled.guards)
     with table.leading():
-        guards = pack_guards(compiled.guards, table)
+        guards = pack_guards(compiled.guards, table, compiled.home)
         new_code = pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table)))
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names), "code": new_code, "graph": graph,
             "speculative": None if compiled.speculative is None else _pack_speculative(compiled.speculative),
@@ -234,6 +235,9 @@ def _checked(frame: Frame, packed: dict[str, Any]) -> Iterator[tuple[GuardSet, _
     names, free = tuple(packed["arg_names"]), frame.code.co_freevars
     scope = Scope.of(names, free, frame.args, frame.closure, frame.globals, frame.builtins)
     sources: list[Source] = []
+    homes = {packed["home"], home_of(frame.globals)}
+    if len(homes) > 1 and not homes.isdisjoint(homes_named([packed["sources"], packed["guards"]])):
+        raise Changed("its frame had the globals of another module")
     with reaching(sources, scope):
         read_sources(packed["sources"], sources)
         guards = read_guards(packed["guards"], sources, scope)

@@ -19,6 +19,7 @@ import torch
 
 from fxjit.guards import source as sources_module
 from fxjit.guards.constants import is_plain, same_constant
+from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import (
     AmbientIs,
     BasesAre,
@@ -175,15 +176,29 @@ def read_sources(rows: Sequence[list[Any]], found: list[Source]) -> None:
             raise ValueError(f"{kind} is no source")
 
 
-def pack_guards(guards: GuardSet, table: SourceTable) -> list[Any]:
-    """All guards, in their order. Raises NotStorable."""
+def pack_guards(guards: GuardSet, table: SourceTable, home: str) -> list[Any]:
+    """All guards, in their order; `home` is that of the frame's globals. Raises NotStorable."""
     packed = []
     for guard in guards:
         write = _WRITERS.get(type(guard))
         if write is None:
             raise NotStorable(f"the guard {guard.describe()}")
         packed.append([type(guard).__name__, [table.place(source) for source in guard.sources], *write(guard)])
+        if isinstance(guard, CodeIs) and guard.home != home:
+            packed[-1].append(guard.home)
     return packed
+
+
+def homes_named(packed: Any) -> Iterator[str]:
+    """The modules that sources and guards as data name, and those whose globals functions have."""
+    if not isinstance(packed, list):
+        return
+    if len(packed) == 2 and packed[0] in ("module", "globals") and isinstance(packed[1], str):
+        yield packed[1]
+    if len(packed) == 4 and packed[0] == "CodeIs":
+        yield packed[3]
+    for each in packed:
+        yield from homes_named(each)
 
 
 def _tensor(guard: TensorIs) -> list[Any]:
@@ -263,11 +278,14 @@ def codes_found(packed: Sequence[list[Any]], sources: Sequence[Source], scope: S
 
 
 def _code(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
-    """The code is that of the function that the frame has, if it is the same code."""
+    """The code is that of the function that the frame has, if it is the same code and of the same module."""
     function = _fetched(sources[0], scope)
     if type(function) is not types.FunctionType or code_digest(function.__code__) != data[0]:
         raise Changed(f"{sources[0].name} has another code")
-    return CodeIs(sources[0], function.__code__)
+    home = home_of(function.__globals__)
+    if home != (data[1] if len(data) > 1 else home_of(scope.globals)):
+        raise Changed(f"{sources[0].name} has the globals of another module")
+    return CodeIs(sources[0], function.__code__, home)
 
 
 def _pattern(pattern: re.Pattern[Any]) -> list[Any]:

@@ -36,8 +36,9 @@ class Compiled:
     bound: Collection[str | ResultOf]
     #: The names of the operators in its graph.
     ops: tuple[str, ...]
-    #: The state of the process when it was compiled.
+    #: The state of the process when it was compiled, and the module whose globals its frame had.
     state: State
+    home: str
     #: What calls the graph of a branch that was speculated on.
     speculative: SpeculativeGraph | None = None
 
@@ -52,6 +53,7 @@ class Skipped:
     #: Why it holds in this process alone.
     bound: Collection[str | ResultOf]
     state: State
+    home: str
 
 
 @dataclass(frozen=True, slots=True)

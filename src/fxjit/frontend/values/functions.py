@@ -15,6 +15,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder,
 from fxjit.frontend.values.calls import Substitute, resolve
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.wrap import creates, wraps
+from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
@@ -407,7 +408,7 @@ class MethodValue(Value):
 
 @wraps(types.FunctionType)
 def wrap_function(t: Tracer, fn: types.FunctionType, source: Source) -> Value:
-    t.guard(CodeIs(source, fn.__code__))
+    t.guard(CodeIs(source, fn.__code__, home_of(fn.__globals__)))
     return FunctionValue(fn, source)
 
 
