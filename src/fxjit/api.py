@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -19,7 +20,7 @@ from typing import Any, TypeVar, overload
 from . import _C, artifact, events, regions, stance
 from .arguments import described, file_of, is_nn_module, is_tensor
 from .counters import reset as reset_counters
-from .errors import InvalidArgument
+from .errors import InvalidArgument, displayed
 from .options import RegionOptions, region_options
 from .regions import call_method, code_of, compiled_function, disabled_function, dress, is_tracing, options_of
 from .skips import marks
@@ -88,7 +89,7 @@ def compile(
         fullgraph = nopython
     chosen = region_options(backend, mode, options, fullgraph, dynamic)
     if not isinstance(disable, bool):
-        raise InvalidArgument(f"compile: disable must be True or False, not {disable!r}.")
+        raise InvalidArgument(f"compile: disable must be True or False, not {displayed(disable)}.")
     if model is None:
         return lambda fn: compile_with(chosen, fn, disable)
     return compile_with(chosen, model, disable)
@@ -175,6 +176,8 @@ def wait_for_compiles(timeout: float | None = None) -> bool:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
         raise InvalidArgument(f"wait_for_compiles: timeout must be None or seconds, not {described(timeout)}.")
     tiers = sys.modules.get("fxjit.backends.tiers")
+    if timeout is not None and timeout > threading.TIMEOUT_MAX:
+        timeout = None
     return True if tiers is None else bool(tiers.wait_for_compiles(timeout))
 
 
@@ -400,7 +403,7 @@ def _dimensions(name: str, t: Any, index: Any) -> list[int]:
     wanted = [index] if isinstance(index, int) else list(index)
     for each in wanted:
         if not isinstance(each, int) or not -t.dim() <= each < t.dim():
-            raise InvalidArgument(f"{name}: there is no dimension {each!r}; the tensor has {t.dim()}.")
+            raise InvalidArgument(f"{name}: there is no dimension {displayed(each)}; the tensor has {t.dim()}.")
     return [each % t.dim() for each in wanted]
 
 

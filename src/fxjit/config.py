@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from .errors import ConfigError, UnknownSetting, near
+from .errors import ConfigError, UnknownSetting, displayed, near
 
 T = TypeVar("T")
 
@@ -298,7 +298,7 @@ def reset(name: str | None = None) -> None:
 def on_change(listener: Callable[[str, Any], None]) -> None:
     """Calls `listener(name, value)` after each assignment; for what is derived from a setting."""
     if not callable(listener):
-        raise ConfigError(f"fxjit.config.on_change: expected a function of a name and a value, not {listener!r}.")
+        raise ConfigError(f"fxjit.config.on_change: expected a function of a name and a value, not {displayed(listener)}.")
     _listeners.append(listener)
 
 
@@ -365,7 +365,7 @@ def child_environment(**changes: str) -> dict[str, str]:
 
 def _canonical(name: str) -> str:
     if not isinstance(name, str):
-        raise ConfigError(f"fxjit.config: the name of a setting is text, not {name!r}.")
+        raise ConfigError(f"fxjit.config: the name of a setting is text, not {displayed(name)}.")
     name = ALIASES.get(name, name)
     if name not in SETTINGS:
         raise _unknown(name)
@@ -377,7 +377,7 @@ def _unknown(name: str) -> UnknownSetting:
     short = {each.rpartition(".")[2]: each for each in known}
     where = f" It is called {short[name]!r}." if name in short else ""
     hint = where or f" {near(name, known)}".rstrip()
-    return UnknownSetting(f"fxjit.config has no setting {name!r}.{hint}")
+    return UnknownSetting(f"fxjit.config has no setting {displayed(name)}.{hint}")
 
 
 def _holder(name: str) -> tuple[dict[str, Any], str]:
@@ -404,10 +404,10 @@ def _checked(name: str, value: Any) -> Any:
     accepted = typing.get_args(setting.type) or (setting.type,)
     choices = _CHOICES.get(name)
     if choices and value not in choices:
-        raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
+        raise ConfigError(f"fxjit.config.{name} must be one of {', '.join(map(repr, choices))}, not {displayed(value)}.")
     least, greatest = _BETWEEN.get(name, (None, None))
     if least is not None and greatest is not None and type(value) in (int, float) and not least <= value <= greatest:
-        raise ConfigError(f"fxjit.config.{name} must be from {least:g} to {greatest:g}, not {value!r}.")
+        raise ConfigError(f"fxjit.config.{name} must be from {least:g} to {greatest:g}, not {displayed(value)}.")
     if typing.get_origin(setting.type) is frozenset:
         return _callables(name, value)
     if type(value) in accepted:
@@ -417,13 +417,13 @@ def _checked(name: str, value: Any) -> Any:
     if str in accepted and isinstance(value, os.PathLike):
         return os.fspath(value)
     wanted = " or ".join("None" if each is type(None) else each.__name__ for each in accepted)
-    raise ConfigError(f"fxjit.config.{name} must be {wanted}, not {type(value).__name__} ({value!r}). {setting.doc}")
+    raise ConfigError(f"fxjit.config.{name} must be {wanted}, not {type(value).__name__} ({displayed(value)}). {setting.doc}")
 
 
 def _callables(name: str, value: Any) -> frozenset[Any]:
     if isinstance(value, (set, frozenset, list, tuple)) and all(callable(each) for each in value):
         return frozenset(value)
-    raise ConfigError(f"fxjit.config.{name} must be a set of functions, not {value!r}. {SETTINGS[name].doc}")
+    raise ConfigError(f"fxjit.config.{name} must be a set of functions, not {displayed(value)}. {SETTINGS[name].doc}")
 
 
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
@@ -456,7 +456,7 @@ def _named(setting: Setting, name: str) -> Any:
     try:
         return pkgutil.resolve_name(name if "." in name else f"builtins.{name}")
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{setting.env}: {name!r} names nothing that can be imported ({error}).") from None
+        raise ConfigError(f"{setting.env}: {displayed(name)} names nothing that can be imported ({error}).") from None
 
 
 def _collect() -> None:

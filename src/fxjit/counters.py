@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, overload
 
-from .errors import ConfigError
+from .errors import ConfigError, displayed
 
 
 class _Group(Counter[str]):
@@ -93,8 +93,8 @@ def compile_times(repr: Literal["str"] = "str", aggregate: bool = False) -> str:
 def compile_times(repr: Literal["csv"], aggregate: bool = False) -> tuple[list[str], list[str]]: ...
 def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[str]]:
     """Seconds by phase and function. `csv` gives headers and values; `aggregate` gives one sum a phase."""
-    if repr not in ("str", "csv"):
-        raise ConfigError(f"compile_times: repr must be 'str' or 'csv', not {repr!r}.")
+    if not isinstance(repr, str) or repr not in ("str", "csv"):
+        raise ConfigError(f"compile_times: repr must be 'str' or 'csv', not {displayed(repr)}.")
     rows: list[tuple[str, list[float]]] = []
     for phase, functions in _seconds.items():
         if aggregate:

@@ -283,6 +283,19 @@ def _raises(trace: types.TracebackType) -> bool:
     return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
 
 
+#: Characters of a value in a message.
+_MOST_SHOWN = 200
+
+
+def displayed(value: object) -> str:
+    """A value in a message: short, and whatever its `repr` does."""
+    try:
+        text = repr(value)
+    except Exception:  # the program's own: the message is about something else
+        text = object.__repr__(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN - 3]}..."
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """A sentence that names what the user may have meant, or lists what there is when nothing is near."""
     names = sorted(known)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from . import _C, api, config, events
-from .errors import ConfigError, InvalidArgument
+from .errors import ConfigError, InvalidArgument, displayed
 from .events import FrameCompiled, FrameSkipped, GraphBreak, RunsAsCaptured
 from .options import RegionOptions
 from .report.source import STYLE, SourceNotes, colour, source_html
@@ -113,7 +113,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     which rule. `explain(fn, *args)`, torch's older
     spelling, works too."""
     if not callable(fn):
-        raise InvalidArgument(f"explain: expected a function or a module, not {fn!r} ({type(fn).__name__}).")
+        raise InvalidArgument(f"explain: expected a function or a module, not {displayed(fn)} ({type(fn).__name__}).")
     if args or kwargs:
         return _explain_call(fn, args, kwargs)
     return lambda *a, **kw: _explain_call(fn, a, kw)

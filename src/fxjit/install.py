@@ -22,7 +22,7 @@ from typing import Any
 
 from . import api, config, dropin, stance, torch_private
 from .backends import registry
-from .errors import ConfigError, near
+from .errors import ConfigError, displayed, near
 from .options import region_options
 from .replacements import Replacements, callers_globals, copy_of, innermost, is_torchs, wrapper_codes
 
@@ -293,7 +293,7 @@ class _DefaultBackend:
         if isinstance(backend, str):
             registry.check_backend_name(_our_backend(backend))
         elif not callable(backend) and backend is not None:
-            raise ConfigError(f"set_default_backend: a backend is a name or a callable, not {backend!r}.")
+            raise ConfigError(f"set_default_backend: a backend is a name or a callable, not {displayed(backend)}.")
         self._chosen = "inductor" if backend is None else backend
 
     def get(self) -> Any:

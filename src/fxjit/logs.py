@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import config
-from .errors import ConfigError, InvalidArgument, near
+from .errors import ConfigError, InvalidArgument, displayed, near
 
 ARTIFACTS: Mapping[str, str] = {
     "graph_breaks": "each graph break: reason, explanation, hint, developer context, user stack",
@@ -70,7 +70,7 @@ class _Formatter(logging.Formatter):
 def artifact(name: str) -> logging.Logger:
     """The logger of one artifact; the name must be a row of ARTIFACTS."""
     if name not in ARTIFACTS:
-        raise ConfigError(f"fxjit has no log {name!r}. {near(name, ARTIFACTS)}")
+        raise ConfigError(f"fxjit has no log {displayed(name)}. {near(name, ARTIFACTS)}")
     return logging.getLogger(f"fxjit.{name}")
 
 
@@ -85,7 +85,7 @@ def set_logs(spec: str | None = None, /, *, all: bool | int | None = None, **art
     are off.
     """
     if spec is not None and not isinstance(spec, str):
-        raise InvalidArgument(f"set_logs: expected names of logs as in FXJIT_LOGS, not {spec!r}.")
+        raise InvalidArgument(f"set_logs: expected names of logs as in FXJIT_LOGS, not {displayed(spec)}.")
     levels = dict.fromkeys(ARTIFACTS, logging.WARNING)
     if all is not None:
         levels = dict.fromkeys(ARTIFACTS, _level("all", all))
@@ -106,7 +106,7 @@ def is_known(name: str) -> bool:
 def _known(name: str) -> str:
     name = ALIASES.get(name, name)
     if not is_known(name):
-        raise ConfigError(f"fxjit has no log {name!r}. {near(name, [*ARTIFACTS, 'all'])}")
+        raise ConfigError(f"fxjit has no log {displayed(name)}. {near(name, [*ARTIFACTS, 'all'])}")
     return name
 
 
@@ -117,7 +117,7 @@ def _level(name: str, value: Any) -> int:
         return logging.WARNING
     if isinstance(value, int):
         return value
-    raise ConfigError(f"set_logs: {name} must be True, False or a level of logging, not {value!r}.")
+    raise ConfigError(f"set_logs: {name} must be True, False or a level of logging, not {displayed(value)}.")
 
 
 def _parse(spec: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import config
 from .backends.registry import check_backend_name, lookup_backend
-from .errors import ConfigError, InvalidArgument, near
+from .errors import ConfigError, InvalidArgument, displayed, near
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -116,26 +116,26 @@ def _check(backend: Any, mode: Any, options: Any, fullgraph: Any, dynamic: Any) 
     if isinstance(backend, str):
         check_backend_name(backend)
     elif not callable(backend):
-        raise InvalidArgument(f"compile: backend must be a name or a callable (gm, example_inputs), not {backend!r}.")
+        raise InvalidArgument(f"compile: backend must be a name or a callable (gm, example_inputs), not {displayed(backend)}.")
     if not isinstance(fullgraph, bool):
-        raise InvalidArgument(f"compile: fullgraph must be True or False, not {fullgraph!r}.")
+        raise InvalidArgument(f"compile: fullgraph must be True or False, not {displayed(fullgraph)}.")
     if dynamic is not None and not isinstance(dynamic, bool):
-        raise InvalidArgument(f"compile: dynamic must be None, True or False, not {dynamic!r}.")
+        raise InvalidArgument(f"compile: dynamic must be None, True or False, not {displayed(dynamic)}.")
     if mode is not None and options:
         raise ConfigError("compile: give either mode or options, not both.")
     if mode is not None and not isinstance(mode, str):
-        raise InvalidArgument(f"compile: mode must be a name, not {mode!r}.")
+        raise InvalidArgument(f"compile: mode must be a name, not {displayed(mode)}.")
     if options is not None and not isinstance(options, Mapping):
-        raise InvalidArgument(f"compile: options must be a dict of settings, not {options!r}.")
+        raise InvalidArgument(f"compile: options must be a dict of settings, not {displayed(options)}.")
     if options and not callable(options.get("guard_filter_fn", _check)):
         raise InvalidArgument("compile: options: guard_filter_fn is a function that takes a list of guards, not "
-                              f"{options['guard_filter_fn']!r}.")
+                              f"{displayed(options['guard_filter_fn'])}.")
     for name in options or ():
         if not isinstance(name, str):
-            raise InvalidArgument(f"compile: options: the name of an option is text, not {name!r}.")
+            raise InvalidArgument(f"compile: options: the name of an option is text, not {displayed(name)}.")
     takes_own_mode = not isinstance(backend, str) and _accepts(backend, "mode")
     if mode is not None and mode not in MODES and not takes_own_mode:
-        raise ConfigError(f"compile: there is no mode {mode!r}. {near(mode, MODES)}")
+        raise ConfigError(f"compile: there is no mode {displayed(mode)}. {near(mode, MODES)}")
 
 
 def _native_settings(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _native_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         full = _OPTION_ALIASES.get(name, name)
         if full not in config.SETTINGS:
             known = [each for each, row in config.SETTINGS.items() if row.in_cache_key]
-            raise ConfigError(f"compile: backend 'native' has no option {name!r}. {near(name, known)}")
+            raise ConfigError(f"compile: backend 'native' has no option {displayed(name)}. {near(name, known)}")
         settings[full] = value
     return config.patch(settings).changes  # checks the types
 

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from . import _C, config
-from .errors import ConfigError, InvalidArgument, RecompileError, near
+from .errors import ConfigError, InvalidArgument, RecompileError, displayed, near
 
 F = TypeVar("F", bound=Callable[..., Any])
 STANCES = {
@@ -47,9 +47,9 @@ class set_stance:
         if force_backend is not None:
             raise ConfigError("set_stance: force_backend is not supported; choose the backend where the function is compiled.")
         if not isinstance(stance, str):
-            raise InvalidArgument(f"set_stance: a stance is a name, not {stance!r}.")
+            raise InvalidArgument(f"set_stance: a stance is a name, not {displayed(stance)}.")
         if stance not in STANCES:
-            raise ConfigError(f"set_stance: there is no stance {stance!r}. {near(stance, STANCES)}")
+            raise ConfigError(f"set_stance: there is no stance {displayed(stance)}. {near(stance, STANCES)}")
         self.stance = Stance(stance, skip_guard_eval_unsafe)
         self._before = _current
         _set(self.stance)
@@ -80,7 +80,7 @@ class set_stance:
 def set_enable_guard_collectives(enabled: bool) -> bool:
     """Sets `config.guard_collectives`; returns what it was."""
     if not isinstance(enabled, bool):
-        raise InvalidArgument(f"set_enable_guard_collectives: expected True or False, not {enabled!r}.")
+        raise InvalidArgument(f"set_enable_guard_collectives: expected True or False, not {displayed(enabled)}.")
     before, config.guard_collectives = config.guard_collectives, enabled
     return before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -330,3 +331,15 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     fxjit.save_cache_artifacts(tmp_path / "all")
     with pytest.raises(ArtifactError, match="of no single function"):
         fxjit.load(tmp_path / "all")
+
+
+def test_what_is_no_plain_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    bundle.write_bundle(pipe, [])
+    assert os.read(reader, 10) and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+    for folder in ("/", str(tmp_path)):
+        with pytest.raises(InvalidArgument, match="cannot be written"):
+            fxjit.save_cache_artifacts(folder)

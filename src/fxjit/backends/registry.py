@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, overload
 
 from fxjit import torch_private
-from fxjit.errors import InvalidArgument, InvalidBackend, near
+from fxjit.errors import InvalidArgument, InvalidBackend, displayed, near
 
 Backend = Callable[..., Any]
 F = TypeVar("F", bound=Backend)
@@ -53,18 +53,18 @@ def register_backend(fn: None = None, name: str | None = None, tags: Sequence[st
 def register_backend(fn: F | None = None, name: str | None = None, tags: Sequence[str] = ()) -> F | Callable[[F], F]:
     """Makes `fn` known under `name` (its own name by default); usable as a decorator with or without arguments."""
     if name is not None and not isinstance(name, str):
-        raise InvalidArgument(f"register_backend: a backend's name is text, not {name!r}.")
+        raise InvalidArgument(f"register_backend: a backend's name is text, not {displayed(name)}.")
     kept = _tags("register_backend: tags", tags)
     if fn is None:
         return functools.partial(register_backend, name=name, tags=kept)
     if not callable(fn):
-        raise InvalidArgument(f"register_backend: a backend is a callable (gm, example_inputs), not {fn!r}.")
+        raise InvalidArgument(f"register_backend: a backend is a callable (gm, example_inputs), not {displayed(fn)}.")
     chosen = name or getattr(fn, "__name__", None)
     if not chosen or not isinstance(chosen, str):
-        raise InvalidArgument(f"register_backend: {fn!r} has no __name__; pass name=.")
+        raise InvalidArgument(f"register_backend: {displayed(fn)} has no __name__; pass name=.")
     known = _registered.get(chosen)
     if chosen in _BUILTIN or (known is not None and known[0] is not fn):
-        raise InvalidBackend(f"A backend called {chosen!r} exists already.")
+        raise InvalidBackend(f"A backend called {displayed(chosen)} exists already.")
     _registered[chosen] = (fn, kept)
     return fn
 
@@ -72,7 +72,7 @@ def register_backend(fn: F | None = None, name: str | None = None, tags: Sequenc
 def _tags(what: str, tags: Any) -> tuple[str, ...]:
     kept = None if isinstance(tags, str) or not isinstance(tags, Iterable) else tuple(tags)
     if kept is None or not all(isinstance(each, str) for each in kept):
-        raise InvalidArgument(f"{what} must be a sequence of names, not {tags!r}.")
+        raise InvalidArgument(f"{what} must be a sequence of names, not {displayed(tags)}.")
     return kept
 
 
@@ -89,14 +89,14 @@ def check_backend_name(name: str) -> None:
     """Raises InvalidBackend when nothing is known by this name; loads nothing."""
     if name in _BUILTIN or name in _registered or name in _offered():
         return
-    raise InvalidBackend(f"No backend is called {name!r}. {near(name, list_backends(exclude_tags=None))}")
+    raise InvalidBackend(f"No backend is called {displayed(name)}. {near(name, list_backends(exclude_tags=None))}")
 
 
 def lookup_backend(compiler_fn: str | Backend) -> Backend:
     """The backend of this name, imported if need be; a callable is a backend already."""
     if not isinstance(compiler_fn, str):
         if not callable(compiler_fn):
-            raise InvalidArgument(f"A backend is a name or a callable (gm, example_inputs), not {compiler_fn!r}.")
+            raise InvalidArgument(f"A backend is a name or a callable (gm, example_inputs), not {displayed(compiler_fn)}.")
         return compiler_fn
     if compiler_fn in _registered:
         return _registered[compiler_fn][0]
@@ -106,9 +106,9 @@ def lookup_backend(compiler_fn: str | Backend) -> Backend:
     try:
         loaded = _offered()[compiler_fn].load()
     except Exception as error:  # the package's import may raise anything
-        raise InvalidBackend(f"Backend {compiler_fn!r} is installed but cannot be loaded: {error}") from error
+        raise InvalidBackend(f"Backend {displayed(compiler_fn)} is installed but cannot be loaded: {error}") from error
     if not callable(loaded):
-        raise InvalidBackend(f"Backend {compiler_fn!r} is installed but is no callable: {loaded!r}.")
+        raise InvalidBackend(f"Backend {displayed(compiler_fn)} is installed but is no callable: {displayed(loaded)}.")
     return loaded  # type: ignore[no-any-return]  # callable() does not narrow Any
 
 

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch.utils._pytree import tree_map_only
 
-from fxjit.errors import InvalidArgument
+from fxjit.errors import InvalidArgument, displayed
 from fxjit.skips import marks
 
 
@@ -18,7 +18,7 @@ def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, which works on arrays, as a function that takes and gives tensors; arrays share the tensors' memory. Compiled in
     one graph it can be differentiated."""
     if not callable(fn):
-        raise InvalidArgument(f"wrap_numpy: expected something callable, not {fn!r}.")
+        raise InvalidArgument(f"wrap_numpy: expected something callable, not {displayed(fn)}.")
 
     def with_tensors(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map_only(torch.Tensor, _to_array, (args, kwargs))

@@ -17,7 +17,7 @@ from enum import Enum
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from fxjit.errors import InvalidArgument
+from fxjit.errors import InvalidArgument, displayed
 
 
 class Mark(Enum):
@@ -229,7 +229,7 @@ class error_on_graph_break:
 
     def __init__(self, error_on_graph_break: bool) -> None:
         if not isinstance(error_on_graph_break, bool):
-            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {error_on_graph_break!r}.")
+            raise InvalidArgument(f"error_on_graph_break: expected True or False, not {displayed(error_on_graph_break)}.")
         self.error = error_on_graph_break
         self._before: list[bool] = []
 

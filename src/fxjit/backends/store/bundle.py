@@ -58,13 +58,16 @@ def write_bundle(path: Path, entries: Iterable[tuple[str, bytes]] | None = None,
     OSError where it cannot be written."""
     found = sorted(used_entries() if entries is None else entries)
     content = bundled(found, function)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # a device or a pipe, which stays what it is
+    else:
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     log.info("%d entries written to %s", len(found), path)
     return len(found)
 
