@@ -3,15 +3,19 @@
 A compile makes objects by the hundred thousand, and keeps them: searching the whole process for garbage each time there are
 many more takes a sixth of it, and finds none. The collector is not switched off for that. Whether it is on belongs to the
 program, other threads of which read and set it meanwhile; and in a child that another thread forks, the compile never ends.
+For the same reason a fork waits until the compiles of other threads import nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 #: Objects until the next search, while frames are compiled. A number that no program sets, by which it is known as ours.
 OUT_OF_REACH = 2_147_310_719
@@ -67,4 +71,24 @@ def _forget_other_threads() -> None:
     _restore_if_last()
 
 
-os.register_at_fork(after_in_child=_forget_other_threads)
+#: Seconds that a fork waits for the imports of compiles, at most: one of them may wait for this thread.
+PATIENCE = 20.0
+
+
+def _await_imports() -> None:
+    """Waits until no compile of another thread imports anything: the child would find half a module, locked for good by a
+    thread that it has not."""
+    until = time.monotonic() + PATIENCE
+    while _others_import() and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _others_import() -> bool:
+    threads = {*_compiling} - {threading.get_ident()}
+    if not threads:
+        return False
+    locks: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]  # not in the stubs
+    return any(getattr(lock(), "owner", None) in threads for lock in [*locks.values()])
+
+
+os.register_at_fork(before=_await_imports, after_in_child=_forget_other_threads)

@@ -222,3 +222,36 @@ print(sum(each > 0 for each in seen), before == gc.get_threshold())
     done = subprocess.run([sys.executable, "-c", program], env=fxjit.config.child_environment(), capture_output=True, text=True,
                           check=True, timeout=300)
     assert done.stdout.split() == ["0", "True"]
+
+
+def test_a_fork_while_another_thread_imports_the_compiler():
+    """What a thread imports that the child has not would stay locked there, and half made."""
+    program = """
+import os, signal, threading, time
+import torch, fxjit
+
+def compile_one(number):
+    space = {}
+    exec(f"def fn(x): return x.sin() * {number}", space)
+    x = torch.ones(3, requires_grad=True)
+    out = fxjit.compile(space["fn"], backend="aot_eager")(x)
+    out.sum().backward()
+    return torch.allclose(out, x.sin() * number)
+
+thread = threading.Thread(target=compile_one, args=(1,))
+thread.start()
+children = []
+while thread.is_alive():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(120)
+        os._exit(0 if compile_one(2) else 1)
+    children.append(child)
+    time.sleep(0.4)
+print(len(children) > 1, {os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in children[:4]})
+for each in children[4:]:
+    os.kill(each, signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=fxjit.config.child_environment(OMP_NUM_THREADS="1"),
+                          capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == ["True", "{0}"]
