@@ -18,7 +18,7 @@ from fxjit import config
 from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
 from fxjit.errors import ConstraintViolationError
-from fxjit.frontend.entries import skip_reasons
+from fxjit.frontend.entries import skip_reasons, stats
 
 NewProcess = Callable[[str], ModuleType]
 HEAD = "import torch\nfrom torch import nn\n"
@@ -485,6 +485,32 @@ def test_sizes_that_vary_are_found_again(new_process: NewProcess, traces: list[s
             x, y = torch.ones(size, 4), torch.ones(4)
             assert_same(compiled(x, y), module.fn(x, y), rtol=1e-5)
         assert traces == expected
+
+
+def test_an_entry_for_one_size_comes_before_one_for_any(new_process: NewProcess, traces: list[str]) -> None:
+    text = HEAD + PROGRAMS["a function"]
+    for expected in (["fn", "fn"], []):
+        traces.clear()
+        compiled = fxjit.compile(new_process(text).fn)
+        for size in (3, 5, 6):
+            assert_same(compiled(torch.ones(size, 4), torch.ones(4)), torch.full((size,), 12.0))
+        assert traces == expected
+        assert stats().entries == 2
+
+
+@pytest.mark.parametrize("log", ["graph_breaks", "graph_code", "output_code"])
+def test_who_wants_to_see_the_stages_has_them(new_process: NewProcess, traces: list[str], log: str) -> None:
+    text = HEAD + PROGRAMS["a break"]
+    run(new_process(text))
+    for name, expected in ((log, True), (None, False)):
+        traces.clear()
+        if name is not None:
+            fxjit.set_logs(name)
+        try:
+            run(new_process(text))
+        finally:
+            fxjit.set_logs()
+        assert bool(traces) == expected
 
 
 def test_what_is_promised_of_sizes_is_checked_by_a_trace(new_process: NewProcess, traces: list[str]) -> None:

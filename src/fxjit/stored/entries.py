@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import torch.fx
 
@@ -33,7 +33,7 @@ from fxjit.guards.constants import same_constant
 from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import GuardSet, TensorIs
 from fxjit.guards.source import Scope, Source
-from fxjit.guards.tensor_spec import marks
+from fxjit.guards.tensor_spec import TensorSpec, marks
 from fxjit.guards.tree import build_tree
 from fxjit.process_state import ResultOf
 from fxjit.reasons import Explained
@@ -183,10 +183,36 @@ def find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
 
 
 def _candidates(key: str) -> Iterator[Any]:
-    """Entries as data: those of artifacts that were loaded, then those of the cache."""
-    for facts in (shipped_facts(key), cached_facts(key) if config.store_entries else None):
+    """Entries as data: those of artifacts that were loaded, then those of the cache, unless someone wants to see what a trace
+    says. Those for one size come before those for any, as they do in the process that made them."""
+    from_cache = config.store_entries and not _is_observed()
+    for facts in (shipped_facts(key), cached_facts(key) if from_cache else None):
         if isinstance(facts, dict) and isinstance(facts.get("entries"), list):
-            yield from facts["entries"]
+            yield from sorted(facts["entries"], key=_varies)
+
+
+def _varies(packed: Any) -> bool:
+    """Whether an entry as data is for sizes that vary."""
+    try:
+        return any(kind == "TensorIs" and _has_any(data[_SIZES]) for kind, _, *data in packed["guards"])
+    except (KeyError, TypeError, ValueError, IndexError):  # a damaged file, of which `_install` says so
+        return False
+
+
+_SIZES: Final = [each.name for each in dataclasses.fields(TensorSpec)].index("sizes")
+
+
+def _has_any(sizes: Any) -> bool:
+    return isinstance(sizes, list) and None in sizes
+
+
+#: Logs of what frames go through that are traced.
+_STAGES: Final = ("graph_breaks", "guards", "graph_code", "graph", "bytecode", "trace", "aot_graphs", "fusion", "output_code")
+
+
+def _is_observed() -> bool:
+    """Whether someone is told of breaks and graphs, or logs and pages show stages, of which a stored entry has none."""
+    return events.is_listened_to() or bool(config.debug or config.debug_dir or config.report) or any(map(logs.enabled, _STAGES))
 
 
 def _install(options: Any, frame: Frame, stored: Stored) -> tuple[bool, _C.Entry | None]:
