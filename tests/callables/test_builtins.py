@@ -88,7 +88,9 @@ def test_isinstance():
             isinstance(None, type(None)),
             isinstance(x.shape, tuple),
             isinstance(int, type),
-            isinstance(1, typing.Optional[int]),
+            isinstance(1, typing.Optional[int]), isinstance([x], typing.Iterable), isinstance(x, typing.Sequence),
+            issubclass(list, typing.List), isinstance({"a": x}, (typing.Tuple, typing.Dict)),
+            isinstance(x.sum, typing.Callable),
             x,
         )
 
@@ -372,3 +374,46 @@ def test_print_breaks_the_graph(capsys):
     assert capsys.readouterr().out == "hello\n"
     with pytest.raises(fxjit.errors.Unsupported):
         fxjit.compile(f, backend="eager", fullgraph=True)(X)
+
+
+LAYER = torch.nn.Linear(3, 3)
+OTHER = Animal("cat")
+LAYER_ID, OTHER_ID = id(LAYER), id(OTHER)
+NAMES = {LAYER_ID: 3, id(LAYER.weight): 5}
+SEEN = {LAYER_ID}
+
+
+def _added_to_a_set(x):
+    SEEN.add(id(LAYER))
+    return x * len(SEEN)
+
+
+LASTING = {
+    "a key of a dict from outside": lambda x: x * NAMES[id(LAYER)] + NAMES[id(LAYER.weight)],
+    "in a set from outside": lambda x: LAYER(x) * (id(LAYER) in SEEN),
+    "added to a set": _added_to_a_set,
+    "compared with a number": lambda x: x * (id(LAYER) == LAYER_ID) + (id(LAYER) in [1, LAYER_ID]) + (id(LAYER) == 5),
+    "calculated with": lambda x: x * (id(LAYER) % 7) + hash(id(LAYER)) % 5,
+}
+
+
+@pytest.mark.parametrize("program", LASTING.values(), ids=LASTING)
+def test_the_identity_of_a_module_is_a_constant_where_it_matters(program):
+    assert_same_as_eager(program, X)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: x * len({id(LAYER), LAYER_ID}),
+    lambda x: x * len({id(OTHER), OTHER_ID}),
+    lambda x: x * len({OTHER_ID, id(OTHER)}),
+    lambda x: x * (OTHER_ID in {id(LAYER), id(OTHER)}),
+    lambda x: x * {id(OTHER): 4}[OTHER_ID] + {(id(OTHER), 1): 2}[OTHER_ID, 1],
+])
+def test_an_identity_and_the_number_that_it_is_are_one_key(program):
+    """A number from outside may be the identity of an object: which is known when the program runs."""
+    assert torch.equal(fxjit.compile(program, backend="eager")(X), program(X))
+
+
+@pytest.mark.parametrize("program", [lambda x: x * len({id(x), 5}), lambda x: x * {id(x): 4, 7: 1}[7]])
+def test_small_numbers_are_no_identities(program):
+    assert_same_as_eager(program, X)

@@ -307,3 +307,67 @@ def test_a_key_that_varies_is_stored_by_its_value():
     for n in (4, 5, 1, 6):
         got, want = compiled(X, n), step(X, n)
         assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+
+
+class Pairs(list):
+    """Reads its items itself, so that a source for one goes past what it makes of them."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)
+
+
+class Named(dict):
+    def __getitem__(self, key):
+        return super().__getitem__(key)
+
+
+PAIRS = Pairs([3, 5, 3])
+NAMED = Named(a=3, b=5)
+
+
+@pytest.mark.parametrize("read", [lambda x: x * PAIRS[0] + PAIRS[1] - PAIRS[2], lambda x: x * NAMED["a"] + NAMED["b"]])
+def test_items_of_a_subclass_are_told_apart(read):
+    """Two items of one container are no number that varied: the first compile has no symbols."""
+    graphs = []
+    compiled = fxjit.compile(read, backend=lambda graph, inputs: graphs.append(graph) or graph)
+    assert torch.equal(compiled(X), read(X))
+    assert len(graphs) == 1 and [node.name for node in graphs[0].graph.nodes if node.op == "placeholder"] == ["l_x_"]
+
+
+def _exponent_of(x, holder):
+    return x + holder.base**holder.exponent
+
+
+def _decides_on_a_power(x, holder):
+    return x - 1 if holder.sign != (-1) ** holder.exponent else x + 1
+
+
+def _decides_on_two(x, holder):
+    return x - 1 if holder.base < holder.base**holder.exponent else x + 1
+
+
+def _power_of_a_size(x, holder):
+    return x * (-1) ** (x.shape[0] + holder.base)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [_exponent_of, _decides_on_a_power, _decides_on_two, _power_of_a_size])
+def test_powers_of_numbers_that_vary(program, backend):
+    """Of a negative base too, which torch.fx prints without the parentheses that it needs, and of exponents without a limit."""
+    for base in (-1, -2, 0, 2):
+        fxjit.reset()
+        holder = Holder()
+        compiled = fxjit.compile(program, backend=backend)
+        for exponent, sign in [(1, -1), (2, 1), (3, 1), (4, -1), (5, 1), (0, 1)]:
+            holder.base, holder.exponent, holder.sign = base, exponent, sign
+            x = torch.ones(2 + exponent)
+            assert torch.equal(compiled(x, holder), program(x, holder)), (base, exponent)
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [
+    lambda x: (-2) ** x, lambda x: (-2.5) ** x.float(), lambda x: pow(-2, x), lambda x: (-2j) ** x])
+def test_powers_of_negative_numbers_by_a_tensor(program, backend):
+    x = torch.arange(5)
+    torch.testing.assert_close(fxjit.compile(program, backend=backend, fullgraph=True)(x), program(x))

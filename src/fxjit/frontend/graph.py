@@ -43,6 +43,13 @@ def _in_text(arg: Any) -> Any:
     return arg.item() if isinstance(arg, np.generic) else arg
 
 
+def _printed_right(target: Callable[..., object] | str, args: tuple[Any, ...]) -> Callable[..., object] | str:
+    """`pow` for `**` with a negative number on its left: torch.fx prints `-2 ** x`, which is `-(2 ** x)`."""
+    if target is operator.pow and isinstance(args[0], (int, float, complex)) and repr(args[0]).startswith("-"):
+        return pow
+    return target
+
+
 def _looks_up(node: torch.fx.Node) -> bool:
     """Whether it is an item at places that a tensor holds, which may be out of range."""
     return node.target is operator.getitem and any(
@@ -78,7 +85,7 @@ class GraphBuilder:
         """A node that calls `target`; `value` is its fake result."""
         kind = "call_method" if isinstance(target, str) else "call_function"
         args, kwargs = torch.fx.node.map_aggregate((args, dict(kwargs)), _in_text)
-        node = self.graph.create_node(kind, target, args, kwargs)
+        node = self.graph.create_node(kind, _printed_right(target, args), args, kwargs)
         node.meta["example_value"] = value
         if stack_trace is not None:
             node.meta["stack_trace"] = stack_trace

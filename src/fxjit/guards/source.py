@@ -392,6 +392,11 @@ _MISSING = object()
 _MODULE_DICTS = frozenset({"_parameters", "_buffers", "_modules"})
 
 
+def shown_key(key: object) -> str:
+    """A key in the name of a source. A tensor (an optimizer's state has them as keys) would show its numbers."""
+    return f"<{type(key).__name__}>" if isinstance(key, torch.Tensor) else repr(key)
+
+
 class ItemSource(_Step):
     """base[key]; the key is a constant (or an object embedded by reference)."""
 
@@ -417,9 +422,7 @@ class ItemSource(_Step):
             if isinstance(holder.base, InstanceDictSource):
                 module = holder.base.base.name
                 return f"{module}.{key}" if key.isidentifier() else f"{module}[{key}]"
-        # A tensor (an optimizer's state has them as keys) would show its numbers.
-        shown = f"<{type(key).__name__}>" if isinstance(key, torch.Tensor) else repr(key)
-        return f"{holder.name}[{shown}]"
+        return f"{holder.name}[{shown_key(key)}]"
 
     def fetch(self, scope: Scope) -> Any:
         return get_item(self._base.fetch(scope), self._arg)
@@ -659,13 +662,15 @@ class CallSource(_Step):
 
 
 class ApplySource(_Step):
-    """fn(base), for a function without side effects that is known while tracing (`bool`, `id`...)."""
+    """fn(base), for a function without side effects that is known while tracing (`bool`, `id`...). `more`: the arguments after
+    the base that the function holds; names tell sources apart."""
 
-    __slots__ = ("_label",)
+    __slots__ = ("_label", "_more")
 
-    def __init__(self, base: Source, fn: Callable[[Any], Any], label: str | None = None) -> None:
+    def __init__(self, base: Source, fn: Callable[[Any], Any], label: str | None = None, more: str = "") -> None:
         super().__init__(base, fn)
         self._label = label or getattr(fn, "__name__", repr(fn))
+        self._more = more
 
     @property
     def fn(self) -> Callable[[Any], Any]:
@@ -677,7 +682,7 @@ class ApplySource(_Step):
 
     @property
     def name(self) -> str:
-        return f"{self._label}({self._base.name})"
+        return f"{self._label}({', '.join(filter(None, (self._base.name, self._more)))})"
 
     def fetch(self, scope: Scope) -> Any:
         return self._arg(self._base.fetch(scope))

@@ -125,7 +125,7 @@ def _source_data(source: Source) -> list[Any]:
     if isinstance(source, ConstSource):
         return [_pack_object(source), source.name]
     if isinstance(source, (ItemSource, ApplySource)):
-        return [pack(source._arg), *([source._label] if isinstance(source, ApplySource) else [])]
+        return [pack(source._arg), *([source._label, source._more] if isinstance(source, ApplySource) else [])]
     if kind in _WITH_ARGUMENT:
         return [pack_plain(source._arg)]  # type: ignore[attr-defined]  # a _Step
     raise NotStorable(f"a guard on {source.name}")

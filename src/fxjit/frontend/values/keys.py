@@ -82,14 +82,19 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         if isinstance(value, GuardedOperators):
             value.guard_operators(t, "__hash__", "__eq__")
         guard_nan_identity(t, value)
+        if _may_be_late(known) and any(map(_holds_late, among)):
+            t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
         return known
     if isinstance(value, Indistinct):
         value.distinguish(t)
     own = getattr(value, "hash_key", None)
     if own is not None:
-        if any(_holds_int(key) for key in among):
+        if not any(map(_may_be_late, among)):
+            return _late_key(t, own(), among)
+        settled = value.settle(t)  # type: ignore[attr-defined]  # what has a hash_key has it
+        if settled is None:
             t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
-        return _late_key(t, own(), among)
+        return key_of(t, settled, among)
     specialize = getattr(value, "specialize", None)
     if specialize is not None:
         return specialize(t).as_constant()  # type: ignore[no-any-return]  # found by name, so untyped
@@ -169,9 +174,25 @@ def _keep_apart(t: Tracer, value: Value) -> None:
         t.new_source_state(IDENTITY_KEYS)[value.source] = None  # type: ignore[index]  # tables of a trace have no types
 
 
-def _holds_int(key: HashKey) -> bool:
-    """Whether a number that is known late may turn out to be in this key."""
-    return any(map(_holds_int, key)) if isinstance(key, tuple) else isinstance(key, int)
+#: Identities of objects and threads are addresses: no number below this is one.
+FIRST_ADDRESS: Final = 2**16
+
+
+def _may_be_late(key: HashKey) -> bool:
+    """Whether a number that is known late may turn out to be this key, or in it."""
+    if isinstance(key, tuple | frozenset):
+        return not _is_late(key) and any(map(_may_be_late, key))
+    return isinstance(key, int | float) and key >= FIRST_ADDRESS
+
+
+def _is_late(key: HashKey) -> bool:
+    """Whether it is what `hash_key` of a number that is known late gives."""
+    return isinstance(key, tuple) and len(key) == 2 and callable(key[0]) and isinstance(key[1], tuple) and all(
+        isinstance(each, Value) for each in key[1])
+
+
+def _holds_late(key: HashKey) -> bool:
+    return _is_late(key) or (isinstance(key, tuple | frozenset) and any(map(_holds_late, key)))
 
 
 def _queried(t: Tracer, value: Value) -> HashKey:

@@ -128,7 +128,7 @@ class DictValue(Undoable, Places):
         assert self.source is not None
         where: Source = ItemSource(self.source, key)
         if isinstance(real, dict) and type(real).__getitem__ is not dict.__getitem__:
-            where = ApplySource(self.source, RawItem(dict, key), "dict.__getitem__")
+            where = RawItem(dict, key).of(self.source)
         try:
             item = dict.__getitem__(real, key) if isinstance(real, dict) else real[key]
         except KeyError:  # the key has another hash than when it was put there

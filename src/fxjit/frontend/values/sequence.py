@@ -24,7 +24,7 @@ from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
 from fxjit.frontend.values.traits import Places
 from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
-from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, shown_key
 
 
 class SequenceValue(Value):
@@ -608,7 +608,7 @@ def lazy_items(t: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
     base: Any = list if isinstance(obj, list) else tuple
     items = enumerate(base.__iter__(obj))  # whatever the class makes of it
     if type(obj).__getitem__ is not base.__getitem__ and type(obj) is not torch.Size:
-        return [Lazy(t, item, ApplySource(source, RawItem(base, i), f"{base.__name__}.__getitem__")) for i, item in items]
+        return [Lazy(t, item, RawItem(base, i).of(source)) for i, item in items]
     return [Lazy(t, item, ItemSource(source, i)) for i, item in items]
 
 
@@ -623,6 +623,10 @@ class RawItem:
 
     def __call__(self, container: Any) -> Any:
         return self.base.__getitem__(container, self.key)
+
+    def of(self, source: Source) -> Source:
+        """The item's place, in a container at `source`."""
+        return ApplySource(source, self, f"{self.base.__name__}.__getitem__", shown_key(self.key))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RawItem) and self.base is other.base and (self.key is other.key or (

@@ -117,6 +117,8 @@ class SymValue(Value):
         left, right = (other, self) if reflected else (self, other)
         if op == "**" and other.is_constant() and isinstance(other.as_constant(), float):
             left, right = (_as_float(t, v) for v in (left, right))
+        if op == "**":
+            right = _limited_exponent(t, left, right)
         return self._compute(t, protocol.BINARY[op], left, right)
 
     def _compute(self, t: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
@@ -178,6 +180,19 @@ def is_number(value: Value) -> bool:
     return value.is_constant() and isinstance(value.as_constant(), (bool, int, float, complex))
 
 
+def _limited_exponent(t: Tracer, base: Value, exponent: Value) -> Value:
+    """The exponent of an integer's power, known to be limited where the base may be less than 1: of such a base and an
+    exponent without a limit torch works out no range of the power, and runs out of its stack where it is asked for one.
+    The powers of 0 are all 0 to it, so that exponent is a constant."""
+    if not isinstance(exponent, SymValue) or not isinstance(exponent.sym, torch.SymInt) or base.pytype() is not int:
+        return exponent
+    known = base.as_constant() if base.is_constant() else None
+    if known is not None and known >= 1:
+        return exponent
+    limited = known != 0 and exponent._decide(t, lambda sym: bool(sym <= _MAX_EXPONENT))
+    return exponent if limited else exponent.specialize(t)
+
+
 def _whole_quotient(size: Value, by: Value) -> tuple[Value, int] | None:
     """`size` and `by` where `size // by` is what `int(size / by)` is: integers, also where `by` is a float, and neither
     negative nor more than a float can count."""
@@ -197,6 +212,8 @@ def _as_float(t: Tracer, value: Value) -> Value:
         return value
     return t.emit(torch.sym_float, [value])
 
+
+_MAX_EXPONENT: Final = 2**32
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "neg": operator.neg, "abs": operator.abs, "pos": operator.pos, "int": torch.sym_int, "trunc": math.trunc,
