@@ -63,6 +63,7 @@ from fxjit.guards.why import count_failures, explain_failure
 from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
 from fxjit.resume.entry import StartsOver, assemble
 from fxjit.resume.entry import plan as plan_new_code
+from fxjit.resume.region import FEW_OPERATORS
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
 from fxjit.stored.record import Compiled, Skipped
@@ -302,6 +303,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
             leave_trace(RetraceFrame("a leaf of autograd's graph is seen outside"))
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
+    if isinstance(end, Break) and end.skip is not None and _captures_little(graph):
+        leave_trace(SkipFrameSignal(*end.skip, end.reason.user_stack), end.reason)
     if _nothing_captured(result, graph):
         _captured_nothing(options, frame, None if trace.has_symbols else result.guards)
         return None
@@ -459,9 +462,17 @@ class _Payload:
 def _nothing_captured(result: TraceResult, graph: torch.fx.GraphModule | None) -> bool:
     """A frame that ran to its end and put nothing in a graph, or nothing but arithmetic on Python's numbers, gains nothing from
     new bytecode."""
-    if config.allow_empty_graphs or not isinstance(result.end, Return):
-        return False
+    return not config.allow_empty_graphs and isinstance(result.end, Return) and _is_empty(graph)
+
+
+def _is_empty(graph: torch.fx.GraphModule | None) -> bool:
     return graph is None or all(map(_is_arithmetic, graph.graph.nodes))
+
+
+def _captures_little(graph: torch.fx.GraphModule | None) -> bool:
+    """Whether calling a graph for what stands before a region saves nothing."""
+    nodes = () if graph is None else graph.graph.nodes
+    return len([node for node in nodes if node.op.startswith("call_") and not _is_arithmetic(node)]) < FEW_OPERATORS
 
 
 def _is_arithmetic(node: torch.fx.Node) -> bool:

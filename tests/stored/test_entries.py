@@ -136,6 +136,16 @@ def fn(x):
 def make():
     return fn, (torch.ones(4),)
 """,
+    "a block that CPython runs": """
+def fn(x, n):
+    y = (x.sin() * n).relu()
+    for i in range(n):
+        print("in the loop")
+        last = y + i
+    return (last.cos() * 3).relu() + y
+def make():
+    return fn, (torch.linspace(-1, 1, 12).requires_grad_(), 2)
+""",
     "a closure and helpers": """
 FACTOR = 3.0
 def helper(x, by=2):

@@ -107,7 +107,8 @@ class InnerFrame:
 class Break:
     """The frame breaks before `code.instructions[index]`. kind 'instruction': run it as it stands and go on behind it;
     'branch': it is a conditional jump on a value known only at run time (two resume functions); 'resume': the
-    instruction itself can be traced by the resume function, go on *at* it.
+    instruction itself can be traced by the resume function, go on *at* it; 'region': a loop, `try` or `with` that breaks begins
+    there, which CPython runs.
 
     With `inner`, outermost first, all that is about the last of them, and the frame itself is at a call as they are."""
 
@@ -118,6 +119,8 @@ class Break:
     inner: tuple[InnerFrame, ...] = ()
     keeps_blocks: bool = False
     """The instruction changes state that the blocks around it hold: they stay entered from there on."""
+    skip: tuple[str, dict[str, Any]] | None = None
+    """Of a region: the reason to skip the frame, where the graph comes to little, and its context."""
 
 
 @dataclass(frozen=True, slots=True)

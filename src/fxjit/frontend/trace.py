@@ -671,18 +671,20 @@ class Trace:
 
 def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
                 relied_on: list[GuardSet] | None = None) -> tuple[TraceResult, Trace]:
-    """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole, and then `relied_on` is given the
-    guards of what that was decided by, where sizes do not vary."""
+    """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole. Then, and where the caller may skip it
+    for ending in a region, `relied_on` is given the guards of what that was decided by, where sizes do not vary."""
     break_points = BreakPoints()
     break_points.speculates = config.capture_checks and entries.speculates(frame.code)
     code = decode(frame.code)
-    attempts = 0
+    attempts, in_regions = 0, list[GuardSet]()
     while attempts < _MAX_ATTEMPTS:
         trace = Trace(frame, break_points, history, dynamic)
         with preserved_state(), quiet_fake_tensors():
             try:
                 result = trace.run(code)
                 contexts.abandon(trace)
+                if isinstance(result.end, Break) and result.end.skip is not None and relied_on is not None:
+                    relied_on += in_regions
                 return result, trace
             except RestartTrace as signal:
                 contexts.abandon(trace)
@@ -695,6 +697,8 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
                 contexts.abandon(trace)
                 trace.release()
                 raise
+        if break_points.ends_in_region and not trace.has_symbols:
+            in_regions = [trace.guards]
         if restart.action is not None:
             restart.action()
         else:

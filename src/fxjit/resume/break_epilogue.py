@@ -17,8 +17,8 @@ from fxjit.frontend.result import Break
 from fxjit.frontend.values.base import NULL, Value
 from fxjit.guards.source import LocalSource
 from fxjit.resume.blocks import Exits, chain, enter, handle, leave, save_exit_state
-from fxjit.resume.break_point import Outcome, after, after_raising, bound_after, run_instruction
-from fxjit.resume.cache import locate, resume_function_of
+from fxjit.resume.break_point import RUNS_NOTHING, Outcome, after, after_raising, bound_after, run_instruction
+from fxjit.resume.cache import locate, region_function_of, resume_function_of
 from fxjit.resume.function import CAPTURED_SELF, ResumeFunction, ResumePoint, own_cells
 from fxjit.resume.rebuild import Rebuilder
 
@@ -47,7 +47,7 @@ class BreakEpilogue:
         self.state = break_.state
         self.exits = tuple(block.stack_index for block in break_.state.blocks)
         self.nulls = tuple(value is NULL for value in break_.state.stack)
-        handlers = [] if break_.kind == "resume" else chain(self.code, break_.index, self.exits)
+        handlers = [] if break_.kind in RUNS_NOTHING else chain(self.code, break_.index, self.exits)
         self.handlers = Exits(self.asm, self.code, self.exits, handlers)
         #: The managers that the resume function enters again, and the exceptions that it handles, by stack entry.
         self.managers: dict[int, str] = {}
@@ -64,11 +64,11 @@ class BreakEpilogue:
         raised = after_raising(self.handlers.catching, self.nulls)
         self._restore_frame(instruction, outcomes if raised is None else [*outcomes, raised])
         bound_before = self.bound
-        if break_.kind != "resume":
+        if break_.kind not in RUNS_NOTHING:
             self.bound = bound_after(instruction, self.bound, self.nulls)
         with asm.under(self.handlers.innermost):
             labels = run_instruction(asm, self.code, break_.index, break_.kind, self.cells)
-            if instruction.opname == "CHECK_EG_MATCH" and break_.kind != "resume":
+            if instruction.opname == "CHECK_EG_MATCH" and break_.kind not in RUNS_NOTHING:
                 self._note_handled()
         for outcome in outcomes:
             with asm.under(self.handlers.below(len(outcome.nulls))):
@@ -89,6 +89,8 @@ class BreakEpilogue:
     @property
     def _keeps_blocks(self) -> bool:
         """Whether the blocks around the instruction hold less than the whole state once it ran."""
+        if self.break_.kind == "region":
+            return False
         return self.break_.keeps_blocks or self.code.instructions[self.break_.index].opname == "BEFORE_WITH"
 
     def _note_handled(self) -> None:
@@ -196,7 +198,7 @@ class BreakEpilogue:
     def _save_exit_state(self, at: int) -> None:
         """The block at stack entry `at` is about to be left: what is entered again brings about what it is left with."""
         exit_state = next(block.manager.exit_state for block in self.state.blocks if block.stack_index == at)
-        if exit_state is not None and self.break_.kind != "resume":
+        if exit_state is not None and self.break_.kind not in RUNS_NOTHING:
             save_exit_state(self.asm, exit_state, self.managers[at])
 
     def _hand_over(self, outcome: Outcome, exits: tuple[int, ...], slots: dict[int, str]) -> None:
@@ -232,7 +234,10 @@ class BreakEpilogue:
         live = live_before(self.code, outcome.index) | self.state.kept
         bound = tuple(name for name in self.bound if name in live)
         handled = tuple(at for at in self.handled if at < outcome.own)
-        return resume_function_of(origin.code, ResumePoint(origin.index, outcome.nulls, exits, bound, handled))
+        point = ResumePoint(origin.index, outcome.nulls, exits, bound, handled)
+        if self.break_.kind == "region":
+            return region_function_of(origin.code, point)
+        return resume_function_of(origin.code, point)
 
     def _closure(self, resume_function: ResumeFunction) -> None:
         asm = self.asm

@@ -18,6 +18,8 @@ from fxjit.frontend.bytecode.instruction import CallSpec, Code, Handler, Instruc
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, LEAVES
 from fxjit.frontend.bytecode.versions import HAVE_ARGUMENT, OPCODES, VERSION
 
+#: Kinds of breaks whose instruction is left to the resume function.
+RUNS_NOTHING = frozenset({"resume", "region"})
 _TESTS = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE"})
 
 
@@ -47,7 +49,7 @@ class Outcome:
 def after(code: Code, index: int, kind: str, nulls: tuple[bool, ...], bound: frozenset[str]) -> list[Outcome]:
     """Where control goes after the instruction at `index`; `bound` are the locals that are bound before it."""
     instruction = code.instructions[index]
-    if kind == "resume":
+    if kind in RUNS_NOTHING:
         return [Outcome(index, nulls)]
     if instruction.opname in LEAVES:
         return [Outcome(index, (), ends=True)]
@@ -86,7 +88,7 @@ def run_instruction(asm: Asm, code: Code, index: int, kind: str, cells: Mapping[
     """Emit the instruction; `cells` are the locals that hold cells which the traced frame made. The labels of the outcomes
     that it jumps to."""
     instruction = code.instructions[index]
-    if kind == "resume":
+    if kind in RUNS_NOTHING:
         return {}
     asm.at(instruction.positions)
     branch = _branch(code, index)

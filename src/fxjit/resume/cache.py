@@ -13,7 +13,8 @@ from types import CodeType
 from weakref import ref
 
 from fxjit.frontend.bytecode.decode import decode
-from fxjit.resume.function import ResumeFunction, ResumePoint, write_resume_function
+from fxjit.resume.function import HandOver, ResumeFunction, ResumePoint, write_resume_function
+from fxjit.resume.region import region_exits
 from fxjit.skips import marks
 
 
@@ -96,13 +97,25 @@ def resume_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
     return made if made is not None else keep(code, point, write_resume_function(decode(code), point))
 
 
+def region_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
+    """The code that CPython runs from there to the end of the region (region.py), which hands over to resume functions."""
+    decoded = decode(code)
+    exits = region_exits(decoded, point.index, point.nulls, frozenset(point.locals))
+    leaves = tuple(HandOver(each.index, each.nulls, resume_function_of(code, ResumePoint(
+        each.index, each.nulls, (), each.locals, doubtful=each.doubtful)), each.doubtful) for each in exits)
+    return resume_function_of(code, replace(point, leaves=leaves))
+
+
 def keep(code: CodeType, point: ResumePoint, made: ResumeFunction) -> ResumeFunction:
     """The resume function of `code` for this point: `made`, unless there is one already."""
     known = _of(code)
     kept = known.resume_functions.setdefault(point, made)
     if kept is made:
         decode(made.code).facts["is_resume_function"] = True
-        marks.set_code_resumes(made.code)
+        if point.leaves is None:
+            marks.set_code_resumes(made.code)
+        else:
+            marks.set_code_interpreted(made.code)
         own = _of(made.code)
         own.original, own.indices, own.index = known.alive, made.indices, point.index
         own.point, own.first = point, made.first

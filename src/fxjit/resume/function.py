@@ -15,7 +15,7 @@ from types import CodeType
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
-from fxjit.frontend.bytecode.flow import first_argument, may_be_unbound, reachable
+from fxjit.frontend.bytecode.flow import first_argument, live_before, may_be_unbound, reachable
 from fxjit.frontend.bytecode.instruction import Code, Handler, Instruction
 from fxjit.resume.blocks import enter, handle, original_exit_handlers
 
@@ -41,6 +41,24 @@ class ResumePoint:
     returns."""
     constructs: bool = False
     """That function is an `__init__`: what it returns has to be None and goes, and the entry below is what the call gives."""
+    doubtful: tuple[str, ...] = ()
+    """Those of the locals that are unbound where `UNBOUND` comes for them."""
+    leaves: tuple[HandOver, ...] | None = None
+    """Of an interpreted region, which is not traced (region.py): where it hands over to other resume functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The end of an interpreted region: at `index` of the original, with `nulls` on the stack, `to` goes on."""
+
+    index: int
+    nulls: tuple[bool, ...]
+    to: ResumeFunction
+    doubtful: tuple[str, ...]
+
+
+#: What comes in the place of a local that is unbound: no program's variable holds it.
+UNBOUND = _C.Continue
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,12 +116,14 @@ class _Writer:
         self.targets = jump_targets(code)
         self.labels: dict[int, Label] = {}
         self.guardings: dict[Handler, Guarding] = {}
+        self.leaves = {each.index: each for each in point.leaves or ()}
         #: The frame's own cells that may be read while they are empty.
         self.doubtful = frozenset(name for name in cells if may_be_unbound(code, name))
 
     def write(self) -> ResumeFunction:
         code, point, asm = self.code, self.point, self.asm
-        kept = sorted(reachable(code, [point.index, *(handler.target for handler in self.exit_handlers.values())]))
+        entered = [point.index, *(handler.target for handler in self.exit_handlers.values())]
+        kept = sorted(reachable(code, entered, self.leaves))
         asm.at(code.instructions[point.index].positions)
         asm.prologue()
         if self.first is not None and self.first != CAPTURED_SELF and self.first not in point.locals:
@@ -126,6 +146,8 @@ class _Writer:
             if given != name:
                 asm.take_local(given)
                 asm.store_local(name)
+        for name in point.doubtful:
+            self._unbind(name)
         handlers = self.exit_handlers
         guarding: Guarding | None = None
         for at, is_null in enumerate(point.nulls):
@@ -143,6 +165,18 @@ class _Writer:
                     handle(asm)
             if at in point.exits and at in handlers:
                 guarding = self._guarding(handlers[at])
+
+    def _unbind(self, name: str) -> None:
+        """Unbind the local if UNBOUND came for it; one that nothing reads may hold that."""
+        asm, is_bound = self.asm, self.asm.label()
+        if name not in live_before(self.code, self.point.index):
+            return
+        asm.load_local(name)
+        asm.load_const(UNBOUND)
+        asm.emit("IS_OP", 0)
+        asm.jump_if_false(is_bound)
+        asm.delete_local(name)
+        asm.place(is_bound)
 
     def _call_inner(self, guarding: Guarding | None) -> None:
         """Run the resume function of the callee, from where that was called."""
@@ -171,6 +205,10 @@ class _Writer:
         asm = self.asm
         if index in self.labels or index in self.targets:
             asm.place(self._label(index))
+        if index in self.leaves:
+            self._hand_over(self.leaves[index])
+            self.indices += [None] * (asm.count - len(self.indices))
+            return
         if instruction.native == "RESUME":
             return
         handler = self.code.handler_at(index)
@@ -185,6 +223,46 @@ class _Writer:
         if emitted:
             self.indices.extend([None] * (emitted - 1))
             self.indices.append(index)
+
+    def _hand_over(self, leaving: HandOver) -> None:
+        """Return the resume function behind the region, with what is bound and live."""
+        asm, to = self.asm, leaving.to
+        asm.at(self.code.instructions[leaving.index].positions)
+        slots = [asm.fresh_local("slot") for _ in leaving.nulls]
+        for name in reversed(slots):
+            asm.store_local(name)
+        known = {name: self._value_or_unbound(name) for name in leaving.doubtful}
+        asm.begin_call(_C.Continue)
+        asm.make_function(to.code, (lambda: self._closure(to)) if to.freevars else None)
+        if to.first is not None:
+            asm.load_local(to.first)
+        for at in to.stack:
+            asm.take_local(slots[at])
+        for name in to.locals:
+            asm.take_local(known.get(name, name))
+        asm.call(1 + (to.first is not None) + len(to.stack) + len(to.locals))
+        asm.return_value()
+
+    def _value_or_unbound(self, name: str) -> str:
+        """The fresh local that holds the value of a local, or UNBOUND; the stack is empty."""
+        asm, is_unbound, is_known = self.asm, self.asm.label(), self.asm.label()
+        known = asm.fresh_local("known")
+        with asm.under(asm.guarding(is_unbound, push_lasti=False, depth=0)):
+            asm.load_local_checked(name)
+        asm.store_local(known)
+        asm.delete_local(name)
+        asm.jump(is_known)
+        asm.place(is_unbound)
+        asm.pop()
+        asm.load_const(UNBOUND)
+        asm.store_local(known)
+        asm.place(is_known)
+        return known
+
+    def _closure(self, to: ResumeFunction) -> None:
+        for name in to.freevars:
+            self.asm.load_cell(name)
+        self.asm.build_tuple(len(to.freevars))
 
     def _read_doubtful_cell(self, instruction: Instruction) -> None:
         """The frame's own cells are free variables here, of which CPython would speak in other words where they are unbound."""

@@ -58,6 +58,8 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
     said = marks.code_disabled(code)
     if said is not None:
         return FrameVerdict(True, False, "skip-disabled", said.reason or "disable(recursive=False)")
+    if marks.code_interpreted(code):
+        return FrameVerdict(True, False, "skip-internal", "a loop, `try` or `with` block that the graph breaks in")
     if code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR):
         return FrameVerdict(True, False, "skip-code-kind", "a generator or coroutine")
     if len(code.co_code) > MAX_CODE_BYTES:

@@ -203,6 +203,15 @@ def code_resumes(code: CodeType) -> bool:
     return bool(_recalled(code) == "resumes")
 
 
+def set_code_interpreted(code: CodeType) -> None:
+    """The code of a region that a frame breaks in: CPython runs it."""
+    _remember(code, "interpreted")
+
+
+def code_interpreted(code: CodeType) -> bool:
+    return bool(_recalled(code) == "interpreted")
+
+
 def set_code_makes_arrays(code: CodeType) -> None:
     """`tensor.numpy()` in frames of this code is how `wrap_numpy` begins: gradients go through it when it is traced."""
     _remember(code, "makes arrays")

@@ -17,7 +17,7 @@ from fxjit import _C
 from fxjit.frontend.bytecode.asm import Held
 from fxjit.resume import cache
 from fxjit.resume.deoptimization import FailedGraph, UndoableGraph, as_it_stands
-from fxjit.resume.function import ResumeFunction, ResumePoint
+from fxjit.resume.function import HandOver, ResumeFunction, ResumePoint
 
 from .objects import Changed, NotStorable, code_digest, find, refer_to_function_of
 from .values import pack, unpack
@@ -134,8 +134,10 @@ def _pack_resume_function(code: CodeType, original: CodeType, point: ResumePoint
         whose = refer_to_function_of(original)
     made = cache.resume_function_of(original, point)
     inner = None if point.inner is None else _pack_inner(point.inner.code, frame)[1:]
+    leaves = None if point.leaves is None else [
+        [each.index, list(each.nulls), _pack_inner(each.to.code, frame)[1:], list(each.doubtful)] for each in point.leaves]
     entered = [point.index, list(point.nulls), list(point.exits), list(point.locals), list(point.handled), inner,
-               point.constructs]
+               point.constructs, list(point.doubtful), leaves]
     return [whose, {"point": entered, "code": pack_code(code, frame), "stack": list(made.stack), "locals": list(made.locals),
                     "freevars": list(made.freevars), "first": made.first, "indices": list(made.indices)}]
 
@@ -186,9 +188,12 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
 
 def _read_resume_function(whose: int | list[Any] | None, packed: dict[str, Any], frame: FrameCode) -> ResumeFunction:
     """The resume function that the process has for this point, or the stored one, which it then has."""
-    index, nulls, exits, locals_, handled, first, constructs = packed["point"]
+    index, nulls, exits, locals_, handled, first, constructs, doubtful, leaves = packed["point"]
     inner = None if first is None else _read_resume_function(first[0], first[1], frame)
-    point = ResumePoint(index, tuple(nulls), tuple(exits), tuple(locals_), tuple(handled), inner, constructs)
+    ends = None if leaves is None else tuple(HandOver(at, tuple(left), _read_resume_function(to[0], to[1], frame), tuple(names))
+                 for at, left, to, names in leaves)
+    point = ResumePoint(index, tuple(nulls), tuple(exits), tuple(locals_), tuple(handled), inner, constructs, tuple(doubtful),
+                        ends)
     code = read_code(packed["code"], replace(frame, graph=None))
     made = ResumeFunction(code, tuple(packed["stack"]), tuple(packed["locals"]), tuple(packed["freevars"]), packed["first"],
                           tuple(packed["indices"]))

@@ -162,6 +162,10 @@ class Asm:
     def load_local(self, name: str) -> None:
         self._slot("LOAD_FAST", name)
 
+    def load_local_checked(self, name: str) -> None:
+        """The same of a local that may be unbound, which raises UnboundLocalError."""
+        self._slot("LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in OPCODES else "LOAD_FAST", name)
+
     def store_local(self, name: str) -> None:
         """NULL may be stored: the local is unbound then."""
         self._slot("STORE_FAST", name)

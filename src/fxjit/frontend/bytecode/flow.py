@@ -6,7 +6,7 @@ Answers are remembered with the decoded code they are about."""
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from types import CodeType
 from typing import NamedTuple
 
@@ -36,9 +36,9 @@ def successors(code: Code, index: int) -> Iterator[int]:
         yield index + 1
 
 
-def reachable(code: Code, starts: Iterable[int]) -> set[int]:
-    """The instructions that can run once control is at one of `starts`, handlers of exceptions included; and those
-    that CPython wants at a loop's end though an exhausted FOR_ITER jumps over them."""
+def reachable(code: Code, starts: Iterable[int], ends: Container[int] = ()) -> set[int]:
+    """The instructions that can run once control is at one of `starts`, handlers of exceptions included, and none behind
+    `ends`; and those that CPython wants at a loop's end though an exhausted FOR_ITER jumps over them."""
     found: set[int] = set()
     pending = list(starts)
     while pending:
@@ -46,6 +46,8 @@ def reachable(code: Code, starts: Iterable[int]) -> set[int]:
         if index in found:
             continue
         found.add(index)
+        if index in ends:
+            continue
         pending.extend(successors(code, index))
         handler = code.handler_at(index)
         if handler is not None:

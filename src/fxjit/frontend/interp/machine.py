@@ -55,6 +55,7 @@ class Machine:
         "function",
         "generator",
         "globals",
+        "grounds",
         "handled",
         "index",
         "instructions",
@@ -108,6 +109,8 @@ class Machine:
         self.handled: Value | None = None
         #: Of the root: the step and the index of the instruction that raised each exception that a handler was given.
         self.origins: dict[Value, tuple[int, int]] = {}
+        #: Of the root: the step at which each instruction was run that stands outside of loops and `try` blocks.
+        self.grounds: dict[int, int] = {}
         #: The generator object whose body this frame is, and whether it has left at a yield.
         self.generator: Value | None = None
         self.suspended = False
@@ -152,6 +155,7 @@ class Machine:
         """Run the traced frame to its end, or to the break point decided for it."""
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
+        open_ground, grounds = resumability.open_ground(self.code), self.grounds
         break_step = t.break_step = break_points.first_step
         limit = self.recursion_limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
@@ -165,6 +169,8 @@ class Machine:
                 index = self.pc
                 self.index = index
                 self.pc = index + 1
+                if index in open_ground:
+                    grounds[index] = self.steps
                 instruction = instructions[index]
                 try:
                     left = handlers[instruction.opname](self, instruction)
@@ -244,7 +250,11 @@ class Machine:
             index, step = index - 1, step - 1
         skip = resumability.why_not_resumable(place, index)
         if skip is not None:
-            leave_trace(SkipFrameSignal(skip[0], skip[1], signal.user_stack), signal)
+            start = resumability.region_start(place, step) if skip[0] in resumability.REGIONS else None
+            if start is None:
+                leave_trace(SkipFrameSignal(skip[0], skip[1], signal.user_stack), signal)
+            break_points.decide(BreakPoint(*start, "region", signal, skip))
+            leave_trace(RestartTrace(f"graph break in a region: {signal}"))
         opname = place.instructions[index].opname
         kind = "branch" if opname in CONDITIONAL else "instruction"
         if signal.reason == "object-let-go" and opname in RETURNS:
@@ -269,7 +279,8 @@ class Machine:
         resumability.check_generators(root, self.t.break_points, left)
         resumability.check_managers(root, self.t.break_points, states, point.cause)
         if root is self:
-            return Break(self.pc, point.kind, states[0], point.cause, keeps_blocks=point.cause.keeps_blocks)
+            return Break(self.pc, point.kind, states[0], point.cause, keeps_blocks=point.cause.keeps_blocks,
+                         skip=point.skip)
         inner = []
         for frame, state in zip(frames[1:], states[1:], strict=True):
             inner += [forwarder_frame(fn, call) for fn, call in frame.forwarders]

@@ -7,6 +7,7 @@ the trace anew; the second run counts the same instructions and ends there with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fxjit.errors import BreakGraph, InternalError
 
@@ -19,6 +20,8 @@ class BreakPoint:
     index: int
     kind: str
     cause: BreakGraph
+    #: Of a region: the reason to skip the frame, where little before it was captured, and its context.
+    skip: tuple[str, dict[str, Any]] | None = None
 
 
 class BreakPoints:
@@ -51,6 +54,12 @@ class BreakPoints:
     def first_step(self) -> int | None:
         """The earliest decided step; None where nothing is decided."""
         return min(self._points, default=None)
+
+    @property
+    def ends_in_region(self) -> bool:
+        """Whether the trace ends at a region."""
+        first = self.first_step
+        return first is not None and self._points[first].kind == "region"
 
     def at(self, step: int, index: int) -> BreakPoint:
         """The break point before `step`, where the machine has come to."""

@@ -44,6 +44,32 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     return None
 
 
+#: The reasons of `why_not_resumable` that are about a block in the frame: what stands before it can be compiled.
+REGIONS = frozenset({"skip-loop", "skip-try", "skip-with"})
+
+
+def open_ground(code: Code) -> frozenset[int]:
+    """The instructions outside of loops and `try` blocks."""
+    known: frozenset[int] | None = code.facts.get("open ground")
+    if known is None:
+        known = code.facts["open ground"] = frozenset(
+            at for at, each in enumerate(code.instructions)
+            if each.original and each.opname != "FOR_ITER" and not in_loop(code, at) and not is_in_try(code, at))
+    return known
+
+
+def region_start(machine: Machine, step: int) -> tuple[int, int] | None:
+    """The last instruction that the root frame ran before the block in which it cannot be resumed at `step`, with its own step:
+    CPython runs the frame from there."""
+    if machine.parent is not None or loses_super(machine.code):
+        return None
+    for value in machine.stack:
+        if isinstance(value, WithExitValue) and not value.resumable and not value.can_be_kept:
+            step = min(step, value.step + 1)
+    before = [(at, index) for index, at in machine.grounds.items() if at < step]
+    return max(before, default=None)
+
+
 def _not_kept(block: WithExitValue) -> _Skip:
     return "skip-with", {"value": block.manager.describe(), "why": "it is not known to be free of other effects"}
 
