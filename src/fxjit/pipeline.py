@@ -264,7 +264,7 @@ def _compile(options: Options, frame: Frame, relied_on: list[GuardSet]) -> _C.En
     name = frame.code.co_qualname
     with _stage("trace", name, seconds):
         result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic,
-                                                                          relied_on))
+                                                                          relied_on, whole=options.fullgraph))
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry

@@ -28,9 +28,9 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     traced: list[str] = []
     trace_frame = pipeline.trace_frame
 
-    def noting(frame, *rest):
+    def noting(frame, *rest, **options):
         traced.append(frame.code.co_name)
-        return trace_frame(frame, *rest)
+        return trace_frame(frame, *rest, **options)
 
     monkeypatch.setattr(pipeline, "trace_frame", noting)
     return traced

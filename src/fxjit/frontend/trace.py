@@ -670,10 +670,12 @@ class Trace:
 
 
 def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
-                relied_on: list[GuardSet] | None = None) -> tuple[TraceResult, Trace]:
+                relied_on: list[GuardSet] | None = None, *, whole: bool = False) -> tuple[TraceResult, Trace]:
     """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole. Then, and where the caller may skip it
-    for ending in a region, `relied_on` is given the guards of what that was decided by, where sizes do not vary."""
+    for ending in a region, `relied_on` is given the guards of what that was decided by, where sizes do not vary.
+    `whole`: a break is an error."""
     break_points = BreakPoints()
+    break_points.whole = whole
     break_points.speculates = config.capture_checks and entries.speculates(frame.code)
     code = decode(frame.code)
     attempts, in_regions = 0, list[GuardSet]()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 # (verdict, reason id, names)
@@ -107,6 +107,10 @@ STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("user-debugger", "", ("pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
 )
 
+# (module, name) of functions that decide by counters which change from call to call and put no operator in the graph: traced,
+# they would be compiled once for each way that they go.
+BOOKKEEPING = frozenset({("torch.optim.lr_scheduler", "step")})
+
 # Modules that a name may ask for although the program has not imported them: they are cheap and always there.
 _IMPORTABLE = frozenset({"builtins", "platform", "sys", "time"})
 
@@ -165,6 +169,11 @@ class Rows:
 
 rows = Rows(ROWS)
 _steering = Rows(STEERING)
+
+
+def is_bookkeeping(fn: FunctionType | None) -> bool:
+    """Whether a call of `fn` had better break the graph than be traced, where that is possible."""
+    return fn is not None and (str(fn.__globals__.get("__name__")), fn.__name__) in BOOKKEEPING
 
 
 def steering(fn: Any) -> str | None:

@@ -19,7 +19,7 @@ from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import Machine, user_stack
-from fxjit.frontend.interp.nesting import is_own, is_resume_function
+from fxjit.frontend.interp.nesting import can_break_at_call, is_own, is_resume_function
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
@@ -35,7 +35,7 @@ from fxjit.frontend.values.tensor_methods import specialized
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import IdIs
 from fxjit.skips import Verdict, function_verdict, marks
-from fxjit.skips.functions import steering
+from fxjit.skips.functions import is_bookkeeping, steering
 
 #: Frames inside frames; each takes a dozen frames of CPython's own.
 MAX_DEPTH: Final = 200
@@ -46,6 +46,8 @@ def inline(t: Tracer, fn: Value, args: Sequence[Value], kwargs: Mapping[str, Val
     """`fn(*args, **kwargs)` for a Python function that is traced."""
     assert isinstance(fn, FunctionValue), f"inline cannot run {fn!r}"
     progress.tick()
+    if is_bookkeeping(fn.fn) and can_break_at_call(t):
+        t.break_("call-bookkeeping", function=fn.qualname)
     caller, t.caller = t.caller, None
     return run_function(t, fn, args, kwargs, caller)
 

@@ -17,6 +17,8 @@ from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.interp import resumability
 from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -56,6 +58,18 @@ def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
     if drives and resumability.has_blocks(forwarders[1:]):
         return root  # a generator may be closed as soon as it has given its item, inside the block that would be left by then
     return found
+
+
+def can_break_at_call(t: Tracer) -> bool:
+    """Whether the graph can break at the call that the innermost frame is at, and there alone: no frame is given up for it."""
+    if t.break_points.whole or breaks_are_errors(t):
+        return False
+    frame: Machine | None = t.frame
+    while frame is not None and frame is not t.root:
+        if not (config.nested_graph_breaks and frame.is_tail_call and _can_be_suspended(frame)):
+            return False
+        frame = frame.parent
+    return frame is not None and _can_be_suspended(frame)
 
 
 def _is_kept_out_of_line(frame: Machine, signal: BreakGraph) -> bool:
