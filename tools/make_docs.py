@@ -267,10 +267,10 @@ def coverage_page() -> str:
     lines += [f"| `{name}` | {why} |" for name, why in _numpy_breaks()]
     lines.append("")
     lines += ["## Learning-rate schedulers stepped in the compiled function", "",
-              "The graph breaks at `scheduler.step()`, which runs eagerly, as with torch.compile: traced, it would be compiled for",
-              "each way that the scheduler's code goes with its counter. With `fullgraph=True`, in loops and in `try` blocks, where",
-              "torch.compile raises or gives up the function, fxjit traces it: in twelve steps at most 3 graphs, of MultiStepLR 4,",
-              "of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
+              "The graph breaks at `scheduler.step()`, which runs eagerly, as with torch.compile: traced, it would be compiled",
+              "for each way that the scheduler's code goes with its counter. With `fullgraph=True`, in loops and in `try`",
+              "blocks, where torch.compile raises or gives up the function, fxjit traces it: in twelve steps at most 3 graphs,",
+              "of MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
     lines += [*_of_later_releases(), "## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]

@@ -138,9 +138,12 @@ CALLS = (
     Reason(
         "call-bookkeeping",
         "Call of a function that changes its way from call to call",
-        "`{function}` decides by counters that are others at each call, and computes nothing with tensors: in the graph, it would "
-        "be compiled once for each way that it goes.",
-        ("It is traced with `fullgraph=True`, in loops and in `try` blocks.", "Call it where the compiled function has returned."),
+        "`{function}` decides by counters that are others at each call, and computes nothing with tensors: in the graph, it "
+        "would be compiled once for each way that it goes.",
+        (
+            "It is traced with `fullgraph=True`, in loops and in `try` blocks.",
+            "Call it where the compiled function has returned.",
+        ),
     ),
     Reason(
         "call-generator",

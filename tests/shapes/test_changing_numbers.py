@@ -163,8 +163,8 @@ METRICS = {"ReduceLROnPlateau": (1.0,)}
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_scheduler_that_is_stepped_in_the_compiled_function(name, fullgraph):
-    """The graph breaks at its `step`, and so there is one before and one behind, as with torch.compile. Where it has to be whole,
-    its counter and its rate become symbols: the graphs are as many as its code has ways to go, not as the calls."""
+    """The graph breaks at its `step`, and so there is one before and one behind, as with torch.compile. Where it has to be
+    whole, its counter and its rate become symbols: the graphs are as many as its code has ways to go, not as the calls."""
 
     def training():
         torch.manual_seed(0)
