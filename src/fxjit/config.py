@@ -218,6 +218,7 @@ class Cpp(Group):
         True, "Convolve images of float32 that are channels last by fxjit's own kernels where these were measured to be about "
         "as fast as ATen's.", in_cache_key=True,
     )
+    own_recurrent: bool = _row(True, "Run `nn.LSTM`, `nn.GRU` and `nn.RNN` of float32 by fxjit's own kernels.")
 
 
 class Triton(Group):

@@ -18,6 +18,8 @@ LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "e
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
+#: The operator that recurrent layers are in graphs, which `native` has kernels for.
+RECURRENT = {"backends.aot.recurrent"}
 NATIVE_STAGES = NATIVE_LOW | {f"backends.native.{each}" for each in ("lower", "schedule", "codegen", "runtime")}
 STORED_ARTIFACTS = {"backends.store.artifacts", "backends.store.folder"}
 
@@ -73,9 +75,10 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.lower": NATIVE_LOW | {"backends.native.passes"},
     "backends.native.schedule": NATIVE_LOW | {"backends.native.lower"},
     "backends.native.codegen": NATIVE_LOW | {"backends.native.lower", "backends.native.schedule"},
-    "backends.native.runtime": NATIVE_LOW | {"backends.native.codegen"} | STORED_ARTIFACTS,
-    "backends.native.executor": NATIVE_STAGES,
-    "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | {"backends.native.compiled", "backends.aot.runtime.call_plan"},
+    "backends.native.runtime": NATIVE_LOW | {"backends.native.codegen"} | STORED_ARTIFACTS | RECURRENT,
+    "backends.native.executor": NATIVE_STAGES | RECURRENT,
+    "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | RECURRENT | {
+        "backends.native.compiled", "backends.aot.runtime.call_plan"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
     "frontend.bytecode": {"errors"},
     "frontend.rng_steps": {"guards"},

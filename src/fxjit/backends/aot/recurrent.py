@@ -2,7 +2,7 @@
 
 AOTAutograd would take `lstm`, `gru`, `rnn_tanh` and `rnn_relu` apart into the operators of each step. While it traces, they go
 by the kernels here instead. The operator runs ATen's own layer (eager's numbers, in any type, also under autocast and of packed
-sequences), or an engine that a backend puts in its place (`set_engine`). In training the layer records its own autograd graph,
+sequences), or an engine that a backend puts in its place (`call_by`). In training the layer records its own autograd graph,
 which lives as long as the *handle*, the operator's last result: a saved activation like any other. `fxjit::recurrent_backward`
 walks it, as often as it is asked to.
 """
@@ -121,9 +121,6 @@ def run_aten(call: Layers) -> tuple[Sequence[Tensor], Derivative | None]:
     return [each.detach() for each in results], derivative
 
 
-_engines: list[Engine] = [run_aten]
-
-
 def _run(call: Layers, engines: Sequence[Engine]) -> tuple[Sequence[Tensor], Derivative | None]:
     return next(found for engine in engines if (found := engine(call)) is not None)
 
@@ -162,11 +159,16 @@ def _derivative_of(handle: Tensor) -> Derivative | None:
 # The operators
 
 
-def _recurrent(*arguments: Any, engines: Sequence[Engine] | None = None) -> tuple[Tensor, ...]:
+def call_by(engines: Sequence[Engine], *arguments: Any) -> tuple[Tensor, ...]:
+    """The operator by the first of these engines that runs such a call."""
     call = Layers(*arguments)
-    results, derivative = _run(call, _engines if engines is None else engines)
+    results, derivative = _run(call, engines)
     cells = results[2:] or [call.x.new_empty(0)]
     return (*results[:2], *cells, _handle_of(derivative))
+
+
+def _recurrent(*arguments: Any) -> tuple[Tensor, ...]:
+    return call_by((run_aten,), *arguments)
 
 
 def _recurrent_backward(handle: Tensor, out: Tensor | None, h: Tensor | None, c: Tensor | None,
@@ -177,7 +179,7 @@ def _recurrent_backward(handle: Tensor, out: Tensor | None, h: Tensor | None, c:
         if call.dropout and call.train and call.layers > 1:
             raise RuntimeError("A hook on saved tensors copied the activations of a recurrent layer with dropout between its "
                                "layers, whose random numbers are gone. Call the layer outside of the compiled function.")
-        _, derivative = _run(call, _engines)
+        _, derivative = run_aten(call)
     assert derivative is not None
     grads = derivative([out, h, c] if call.kind == "lstm" else [out, h])
     pairs = zip(call.tensors, grads, call.wanted, strict=True)
@@ -271,6 +273,8 @@ _library.impl("recurrent_backward", _recurrent_backward, "CompositeExplicitAutog
 torch.library.register_fake("fxjit::recurrent_backward", _fake_backward, lib=_library)
 RECURRENT = _define("recurrent")
 RECURRENT_WITH_DROPOUT = _define("recurrent_with_dropout", (torch.Tag.nondeterministic_seeded,))
+OPERATORS = RECURRENT, RECURRENT_WITH_DROPOUT
+BACKWARD = torch.ops.fxjit.recurrent_backward.default
 
 
 # In the place of ATen's operators while a graph is traced

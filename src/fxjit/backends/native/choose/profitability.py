@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxjit import config
+from fxjit import _C, config
+from fxjit.backends.aot.recurrent import BACKWARD, OPERATORS, Layers
 from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 from ..compiled import CompiledGraph
@@ -36,6 +37,7 @@ from .predictions import (
     NODE,
     PRODUCT,
     RECORDED,
+    RECURRENT_STEP,
     UNRECORDED,
     WRAPPED_NODE,
 )
@@ -50,9 +52,27 @@ def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
         if isinstance(step, Extern):
             product = product_of(step.node, low) is not None
             total += LAUNCH if product else CALL + ARGUMENT * len(step.node.args)
+            total -= _less_by_recurrent(step.node, hints)
         elif isinstance(step, Group):
             total += LAUNCH - _passes_over_memory_less(step) * _pass_over(group_elements(step, hints))
     return total
+
+
+def _less_by_recurrent(node: torch.fx.Node, hints: Hints) -> float:
+    """What a recurrent layer, or its derivative, saves where it is ours."""
+    behind_gradients = 4 if node.target is BACKWARD else 0
+    if not behind_gradients and node.target not in OPERATORS:
+        return 0.0
+    call = Layers(*node.args[behind_gradients:])  # type: ignore[arg-type]  # of nodes, by which only their metadata is asked
+    values: list[Any] = [getattr(each, "meta", {}).get("val") for each in (call.x, call.batch_sizes)]
+    x, batch_sizes = values
+    if not config.cpp.own_recurrent or not _C.program_can("recurrent"):
+        return 0.0
+    if x.dtype is not torch.float32 or x.device.type != "cpu":
+        return 0.0
+    size = x.shape[1 if call.batch_first else 0] if batch_sizes is None else batch_sizes.shape[0]
+    steps = size if isinstance(size, int) else hints(size.node.expr)
+    return RECURRENT_STEP[call.kind] * steps * call.layers * (2 if call.both_ways else 1)
 
 
 def _passes_over_memory_less(group: Group) -> int:

@@ -206,6 +206,12 @@ pack_columns(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int6
     }
 }
 
+void
+fxjit_gemm_pack(const matrix_t *b, int64_t depth, int64_t column, int64_t count, float *to)
+{
+    pack_columns(b, 0, depth, column, count, to);
+}
+
 static void
 pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t depth, float *to)
 {
@@ -237,7 +243,8 @@ height_of(int64_t rows)
 static void
 multiply_part(const product_t *product, const part_t *part, float *packed)
 {
-    int64_t depth = part->depth, chains = (depth + CHAIN - 1) / CHAIN, chain = (depth + chains - 1) / chains;
+    int64_t most = product->chain > 0 ? least(product->chain, CHAIN) : CHAIN;
+    int64_t depth = part->depth, chains = (depth + most - 1) / most, chain = (depth + chains - 1) / chains;
     for (int64_t top = part->from_row; top < part->to_row; top += BLOCK_ROWS) {
         int64_t bottom = least(top + BLOCK_ROWS, part->to_row), height = height_of(bottom - top);
         for (int64_t i = top; i < bottom; i += height) {

@@ -17,6 +17,7 @@ typedef struct {
     float *out;
     int64_t line;
     int add;
+    int64_t chain; /* products that are added up in a row at most, where that is less than by itself; 0: as by itself */
 } product_t;
 
 /* How many products of one shape there are, and how far apart their matrices lie. */
@@ -31,6 +32,8 @@ int fxjit_gemm(const product_t *product);
 /* On the caller's thread; where there is no memory, nothing is written. */
 int fxjit_gemm_alone(const product_t *product);
 int fxjit_gemm_batch(const product_t *first, const batch_t *batch);
+/* `count` columns of b from `column` on in panels of 32, `depth` rows each; the last panel is filled up with zeros. */
+void fxjit_gemm_pack(const matrix_t *b, int64_t depth, int64_t column, int64_t count, float *to);
 /* Calls the function on the caller's thread, in a region of OpenMP: libraries that it calls take no threads of their own there. */
 void fxjit_on_one_thread(void (*function)(void *), void *data);
 

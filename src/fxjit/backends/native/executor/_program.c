@@ -20,6 +20,7 @@
 #include "_convolution.h"
 #include "_program.h"
 #include "_ranges.h"
+#include "_recurrent.h"
 
 fxjit_torch_t fxjit_torch;
 
@@ -480,7 +481,7 @@ static PyTypeObject program_type = {
 
 PyDoc_STRVAR(program_can_doc,
 "program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm'), "
-"and convolve images by our own kernels ('convolve').");
+"and convolve images ('convolve') or take recurrent layers ('recurrent') by our own kernels.");
 
 static PyObject *
 program_can(PyObject *Py_UNUSED(module), PyObject *name)
@@ -491,6 +492,9 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "bmm") == 0) {
         can = fxjit_torch.bmm_out != NULL;
+    }
+    else if (can && PyUnicode_CompareWithASCIIString(name, "recurrent") == 0) {
+        can = fxjit_gemm_runs();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "convolve") == 0) {
         can = fxjit_torch.convolution != NULL && fxjit_gemm_runs();
@@ -518,6 +522,12 @@ PyDoc_STRVAR(time_product_doc,
 PyDoc_STRVAR(time_convolution_doc,
 "time_convolution(x, weight, out, numbers, turns, /) -> tuple[int, int]\n\nNanoseconds that a convolution takes one thread by ATen and "
 "by our own kernels: the shortest of some turns of each. The numbers are those of the instruction CONVOLVE.");
+
+PyDoc_STRVAR(recurrent_forward_doc,
+"recurrent_forward(numbers, /)\n\nRuns a recurrent layer. The numbers, addresses among them, are those of a layer_t (_recurrent.h).");
+
+PyDoc_STRVAR(recurrent_backward_doc,
+"recurrent_backward(numbers, /)\n\nThe derivative of a recurrent layer, likewise.");
 
 PyDoc_STRVAR(tell_unwritten_doc,
 "tell_unwritten(error, unwritten, /)\n\nNotes of what a graph raised whether the graph left its inputs as they were; None: a graph "
@@ -557,6 +567,8 @@ static PyMethodDef functions[] = {
     {"prefer_own_products", fxjit_prefer_own_products, METH_VARARGS, prefer_own_products_doc},
     {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},
     {"time_convolution", fxjit_time_convolution, METH_VARARGS, time_convolution_doc},
+    {"recurrent_forward", fxjit_recurrent_forward, METH_O, recurrent_forward_doc},
+    {"recurrent_backward", fxjit_recurrent_backward, METH_O, recurrent_backward_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"program_can", program_can, METH_O, program_can_doc},
     {NULL, NULL, 0, NULL},

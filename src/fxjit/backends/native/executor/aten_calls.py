@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit.backends.aot.recurrent import OPERATORS as RECURRENT
 from fxjit.counters import counters
 from fxjit.tensor_shim import shim_code
 
+from ..runtime.own_recurrent import recurrent
 from ..target import scalar_tensor
 
 
@@ -117,7 +119,7 @@ def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any,
 
 HELPERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects)
+    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects, recurrent)
 }
 
 
@@ -151,6 +153,8 @@ def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any],
         return FunctionName("direct", name)
     if not keywords and name in METHODS:
         return FunctionName("method", name)
+    if target in RECURRENT:
+        return FunctionName("helper", "recurrent")
     if target.namespace == "aten":
         key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
         if key not in _found:

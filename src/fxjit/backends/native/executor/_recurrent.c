@@ -1,0 +1,756 @@
+/* Layers of LSTM, GRU and RNN (runtime/own_recurrent.py). What can be done for all steps at once is one product (_gemm.c): inputs of
+ * few rows by weights, and gradients of weights and inputs. A step multiplies states by packed weights and goes over the results.
+ * Threads share the rows and the directions, each with all of its steps, so that none waits for another. Sums are chains as in
+ * _gemm.c, whose lengths depend on the layer alone: the number of threads changes no result. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "_gemm.h"
+#include "_program.h"
+#include "_recurrent.h"
+#include "_wide.h"
+
+#ifdef FXJIT_HAS_WIDE
+
+enum {
+    COLUMNS = 32,
+    ROWS = 14,         /* in registers at a time */
+    CHAIN = 192,       /* products of one sum */
+    INPUTS = 8,       /* rows from which a step multiplies its inputs itself */
+    TOGETHER = 28,     /* rows that a thread takes through all steps at once, at least, */
+    SUMS = 1 << 17,    /* and then as many as have so many sums */
+    AHEAD = 12,        /* rows of weights that are fetched before they are read */
+    STEPS = 48,        /* products of one sum over rows of several steps: eager adds up each step by itself */
+    PART = 32,         /* rows of a sum over rows that are added up as floats */
+    WORK = 1 << 17,    /* multiplications for which a thread is called */
+};
+
+static const int GATES[] = {[LSTM] = 4, [GRU] = 3, [RNN_TANH] = 1, [RNN_RELU] = 1};
+
+static int64_t
+padded(int64_t size)
+{
+    return (size + COLUMNS - 1) / COLUMNS * COLUMNS;
+}
+
+/* -- products of a step --------------------------------------------------------------------------------------------*/
+
+/* R rows, `line` apart, by P packed panels of `depth` rows each, `panel` apart. */
+#define KERNEL(R, P) \
+    WIDE static void step_##R##_##P(int64_t depth, const float *a, int64_t line, const float *restrict b, int64_t panel, \
+                                    float *restrict out, int64_t out_line, int add) \
+    { \
+        __m512 s[R][2 * P]; \
+        const float *from[(R + 3) / 4]; \
+        UNROLLED for (int i = 0; i < (R + 3) / 4; i++) { \
+            from[i] = a + 4 * i * line; \
+        } \
+        UNROLLED for (int i = 0; i < R * 2 * P; i++) { \
+            s[i / (2 * P)][i % (2 * P)] = _mm512_setzero_ps(); \
+        } \
+        for (int64_t p = 0; p < depth; p++, b += COLUMNS) { \
+            __m512 y[2 * P]; \
+            UNROLLED for (int j = 0; j < 2 * P; j++) { \
+                y[j] = _mm512_load_ps(b + j / 2 * panel + j % 2 * LANES); \
+                __builtin_prefetch(b + j / 2 * panel + j % 2 * LANES + AHEAD * COLUMNS); \
+            } \
+            UNROLLED for (int i = 0; i < R; i++) { \
+                __m512 x = _mm512_set1_ps(from[i / 4][i % 4 * line + p]); \
+                UNROLLED for (int j = 0; j < 2 * P; j++) { \
+                    s[i][j] = _mm512_fmadd_ps(x, y[j], s[i][j]); \
+                } \
+            } \
+        } \
+        UNROLLED for (int i = 0; i < R; i++) { \
+            UNROLLED for (int j = 0; j < 2 * P; j++) { \
+                float *to = out + i * out_line + j * LANES; \
+                _mm512_storeu_ps(to, add ? _mm512_add_ps(s[i][j], _mm512_loadu_ps(to)) : s[i][j]); \
+            } \
+        } \
+    }
+KERNEL(1, 1) KERNEL(2, 1) KERNEL(3, 1) KERNEL(4, 1) KERNEL(5, 1) KERNEL(6, 1) KERNEL(7, 1)
+KERNEL(8, 1) KERNEL(9, 1) KERNEL(10, 1) KERNEL(11, 1) KERNEL(12, 1) KERNEL(13, 1) KERNEL(14, 1)
+KERNEL(1, 4) KERNEL(2, 2) KERNEL(3, 2) KERNEL(4, 2) KERNEL(5, 2) KERNEL(6, 2)
+
+typedef void (*step_fn)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, int);
+static const step_fn of_one[ROWS + 1] = {
+    NULL, step_1_1, step_2_1, step_3_1, step_4_1, step_5_1, step_6_1, step_7_1,
+    step_8_1, step_9_1, step_10_1, step_11_1, step_12_1, step_13_1, step_14_1,
+};
+/* The fewer rows, the more panels at once, so that enough sums are under way. */
+static const step_fn of_several[ROWS + 1] = {NULL, step_1_4, step_2_2, step_3_2, step_4_2, step_5_2, step_6_2};
+
+/* out[rows, panels * COLUMNS] = a[rows, depth] by packed panels, or +=. */
+static void
+multiply_step(const float *a, int64_t line, int64_t rows, const float *packed, int64_t panels, int64_t depth, float *out,
+              int64_t out_line, int add)
+{
+    int64_t groups = (rows + ROWS - 1) / ROWS, height = (rows + groups - 1) / groups;
+    int64_t chains = (depth + CHAIN - 1) / CHAIN, chain = (depth + chains - 1) / chains;
+    int64_t wide = height == 1 ? 4 : height <= 6 ? 2 : 1;
+    for (int64_t at = 0; at < panels;) {
+        int64_t together = panels - at >= wide ? wide : 1;
+        const float *panel = packed + at * COLUMNS * depth;
+        for (int64_t p = 0; p < depth; p += chain) {
+            for (int64_t i = 0; i < rows; i += height) {
+                int64_t count = least(height, rows - i);
+                int64_t now = together == 1 || of_several[count] == NULL || (count == 1) != (together == 4) ? 1 : together;
+                for (int64_t j = 0; j < together; j += now) {
+                    (now == 1 ? of_one : of_several)[count](
+                        least(chain, depth - p), a + i * line + p, line, panel + (j * depth + p) * COLUMNS, COLUMNS * depth,
+                        out + i * out_line + (at + j) * COLUMNS, out_line, add || p);
+                }
+            }
+        }
+        at += together;
+    }
+}
+
+/* -- functions -----------------------------------------------------------------------------------------------------*/
+
+/* (exp(r) - 1 - r - r^2 / 2) / r^3 for |r| <= ln(2) / 2: codegen/polynomials.py */
+WIDE static inline __m512
+cubes(__m512 r)
+{
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0x1.9dfba2p-13f), r, _mm512_set1_ps(0x1.6d4cbap-10f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.11130ep-7f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.5554e8p-5f));
+    return _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555554p-3f));
+}
+
+/* exp(x) - 1 = 2^n (exp(r) - 1) + (2^n - 1), with what its sums lose. */
+WIDE static inline __m512
+less_one(__m512 x, __m512 *lost)
+{
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT);
+    __m512 high = _mm512_fmadd_ps(n, _mm512_set1_ps(-0x1.62e430p-1f), x), low = _mm512_mul_ps(n, _mm512_set1_ps(0x1.05c610p-29f));
+    __m512 square = _mm512_mul_ps(high, high), p = cubes(high);
+    /* r + r^2 / 2 + r^3 p: the first number, and all else */
+    __m512 one = _mm512_set1_ps(1), rest = _mm512_mul_ps(square, _mm512_fmadd_ps(p, high, _mm512_set1_ps(0.5f)));
+    rest = _mm512_fmadd_ps(low, _mm512_add_ps(one, high), rest);
+    __m512 scale = _mm512_scalef_ps(one, n), base = _mm512_sub_ps(scale, one);
+    __m512 first = _mm512_fmadd_ps(scale, high, base), error = _mm512_fmadd_ps(scale, high, _mm512_sub_ps(base, first));
+    rest = _mm512_fmadd_ps(scale, rest, error);
+    __m512 sum = _mm512_add_ps(first, rest);
+    *lost = _mm512_sub_ps(rest, _mm512_sub_ps(sum, first));
+    return sum;
+}
+
+/* e / (e + 2), e = exp(2 |x|) - 1, once more with what is left. */
+WIDE static inline __m512
+tanh_of(__m512 x)
+{
+    __m512 sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0f)), a = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x), low;
+    a = _mm512_min_ps(_mm512_set1_ps(10), a); /* NaN stays */
+    __m512 e = less_one(_mm512_add_ps(a, a), &low), two = _mm512_set1_ps(2), d = _mm512_add_ps(e, two);
+    __m512 q = _mm512_div_ps(e, d), lost = _mm512_add_ps(_mm512_sub_ps(e, _mm512_sub_ps(d, two)), low);
+    __m512 left = _mm512_add_ps(_mm512_fnmadd_ps(q, d, e), _mm512_fnmadd_ps(q, lost, low));
+    q = _mm512_fmadd_ps(left, _mm512_rcp14_ps(d), q);
+    return _mm512_or_ps(q, sign);
+}
+
+/* 1 / (1 + exp(-x)); exp(126) is infinite. */
+WIDE static inline __m512
+sigmoid_of(__m512 x)
+{
+    __m512 y = _mm512_sub_ps(_mm512_setzero_ps(), x);
+    y = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_min_ps(_mm512_set1_ps(126), y)); /* NaN stays */
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0x1.62e430p-1f), y), one = _mm512_set1_ps(1);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(0x1.05c610p-29f), r);
+    __m512 p = cubes(r);
+    p = _mm512_fmadd_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f)), _mm512_mul_ps(r, r), r);
+    return _mm512_div_ps(one, _mm512_add_ps(_mm512_scalef_ps(_mm512_add_ps(p, one), n), one));
+}
+
+#define LOAD(from) _mm512_maskz_loadu_ps(there, from)
+#define STORE(to, what) _mm512_mask_storeu_ps(to, there, what)
+
+/* -- one row of a step ---------------------------------------------------------------------------------------------*/
+
+/* sums: products of the states, `wide` apart, a GRU's last gate behind that of its inputs; input: those of the inputs, NULL where
+ * `sums` has them; gates: for a derivative. */
+typedef struct {
+    int64_t size, wide;
+    const float *sums, *input, *bias, *h;
+    float *gates, *h_next, *out, *c, *cells;
+} row_t;
+
+WIDE static inline __m512
+sum_of(const row_t *row, int gate, int64_t at, __mmask16 there)
+{
+    int64_t wide = gate * row->wide + at;
+    __m512 sum = _mm512_add_ps(_mm512_loadu_ps(row->bias + wide), _mm512_loadu_ps(row->sums + wide));
+    return row->input == NULL ? sum : _mm512_add_ps(sum, LOAD(row->input + gate * row->size + at));
+}
+
+WIDE static inline __attribute__((always_inline)) void
+step_row(const row_t *row, int kind)
+{
+    int64_t size = row->size;
+    for (int64_t at = 0; at < size; at += LANES) {
+        __mmask16 there = first_lanes(size - at);
+        float *gates = row->gates + at;
+        __m512 h;
+        if (kind == LSTM) {
+            __m512 i = sigmoid_of(sum_of(row, 0, at, there)), f = sigmoid_of(sum_of(row, 1, at, there));
+            __m512 g = tanh_of(sum_of(row, 2, at, there)), o = sigmoid_of(sum_of(row, 3, at, there));
+            __m512 before = LOAD(row->c + at), c = _mm512_fmadd_ps(f, before, _mm512_mul_ps(i, g));
+            STORE(row->c + at, c);
+            h = _mm512_mul_ps(o, tanh_of(c));
+            if (row->cells != NULL) {
+                STORE(gates, i);
+                STORE(gates + size, f);
+                STORE(gates + 2 * size, g);
+                STORE(gates + 3 * size, o);
+                STORE(row->cells + at, before);
+            }
+        }
+        else if (kind == GRU) {
+            __m512 r = sigmoid_of(sum_of(row, 0, at, there)), z = sigmoid_of(sum_of(row, 1, at, there));
+            const float *last = row->sums + 3 * row->wide;
+            __m512 inner = _mm512_add_ps(_mm512_loadu_ps(last + at), _mm512_loadu_ps(row->bias + 3 * row->wide + at));
+            __m512 n = tanh_of(_mm512_fmadd_ps(r, inner, sum_of(row, 2, at, there)));
+            h = _mm512_fmadd_ps(z, _mm512_sub_ps(LOAD(row->h + at), n), n);
+            if (row->cells != NULL) {
+                STORE(gates, r);
+                STORE(gates + size, z);
+                STORE(gates + 2 * size, n);
+                STORE(row->cells + at, inner);
+            }
+        }
+        else {
+            __m512 sum = sum_of(row, 0, at, there);
+            h = kind == RNN_TANH ? tanh_of(sum) : _mm512_max_ps(_mm512_setzero_ps(), sum); /* NaN stays */
+            if (row->cells != NULL) {
+                STORE(row->cells + at, h);
+            }
+        }
+        STORE(row->h_next + at, h);
+        STORE(row->out + at, h);
+    }
+}
+
+#define STEP(kind) \
+    WIDE static void forward_##kind(const row_t *row) \
+    { \
+        step_row(row, kind); \
+    }
+STEP(LSTM) STEP(GRU) STEP(RNN_TANH) STEP(RNN_RELU)
+static void (*const forward_rows[])(const row_t *) = {forward_LSTM, forward_GRU, forward_RNN_TANH, forward_RNN_RELU};
+
+/* Of the derivative: `d` is the gradient of this step's state, to which `d_out` is added where there is one, and then a part of
+ * that of the state before. */
+typedef struct {
+    int64_t size;
+    const float *gates, *cells, *h_before, *d_out;
+    float *d, *d_c, *d_gates, *d_inner; /* d_inner: a GRU's, of what its reset gate multiplies */
+} back_row_t;
+
+WIDE static inline __m512
+slope_of_sigmoid(__m512 y)
+{
+    return _mm512_fnmadd_ps(y, y, y);
+}
+
+WIDE static inline __attribute__((always_inline)) void
+step_row_back(const back_row_t *row, int kind)
+{
+    int64_t size = row->size;
+    __m512 one = _mm512_set1_ps(1);
+    for (int64_t at = 0; at < size; at += LANES) {
+        __mmask16 there = first_lanes(size - at);
+        const float *gates = row->gates + at;
+        float *to = row->d_gates + at;
+        __m512 d = LOAD(row->d + at);
+        if (row->d_out != NULL) {
+            d = _mm512_add_ps(d, LOAD(row->d_out + at));
+        }
+        if (kind == LSTM) {
+            __m512 i = LOAD(gates), f = LOAD(gates + size), g = LOAD(gates + 2 * size), o = LOAD(gates + 3 * size);
+            __m512 before = LOAD(row->cells + at), t = tanh_of(_mm512_fmadd_ps(f, before, _mm512_mul_ps(i, g)));
+            __m512 d_o = _mm512_mul_ps(d, o);
+            __m512 d_c = _mm512_fmadd_ps(d_o, _mm512_fnmadd_ps(t, t, one), LOAD(row->d_c + at));
+            STORE(to, _mm512_mul_ps(_mm512_mul_ps(d_c, g), slope_of_sigmoid(i)));
+            STORE(to + size, _mm512_mul_ps(_mm512_mul_ps(d_c, before), slope_of_sigmoid(f)));
+            STORE(to + 2 * size, _mm512_mul_ps(_mm512_mul_ps(d_c, i), _mm512_fnmadd_ps(g, g, one)));
+            STORE(to + 3 * size, _mm512_mul_ps(_mm512_mul_ps(d, t), slope_of_sigmoid(o)));
+            STORE(row->d_c + at, _mm512_mul_ps(d_c, f));
+        }
+        else if (kind == GRU) {
+            __m512 r = LOAD(gates), z = LOAD(gates + size), n = LOAD(gates + 2 * size);
+            __m512 d_n = _mm512_mul_ps(_mm512_mul_ps(d, _mm512_sub_ps(one, z)), _mm512_fnmadd_ps(n, n, one));
+            __m512 d_z = _mm512_mul_ps(_mm512_mul_ps(d, _mm512_sub_ps(LOAD(row->h_before + at), n)), slope_of_sigmoid(z));
+            STORE(to, _mm512_mul_ps(_mm512_mul_ps(d_n, LOAD(row->cells + at)), slope_of_sigmoid(r)));
+            STORE(to + size, d_z);
+            STORE(to + 2 * size, d_n);
+            STORE(row->d_inner + at, _mm512_mul_ps(d_n, r));
+            STORE(row->d + at, _mm512_mul_ps(d, z));
+        }
+        else {
+            __m512 y = LOAD(row->cells + at);
+            if (kind == RNN_TANH) {
+                d = _mm512_mul_ps(d, _mm512_fnmadd_ps(y, y, one));
+            }
+            else {
+                d = _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_LE_OQ), _mm512_setzero_ps());
+            }
+            STORE(to, d);
+        }
+    }
+}
+
+#define STEP_BACK(kind) \
+    WIDE static void backward_##kind(const back_row_t *row) \
+    { \
+        step_row_back(row, kind); \
+    }
+STEP_BACK(LSTM) STEP_BACK(GRU) STEP_BACK(RNN_TANH) STEP_BACK(RNN_RELU)
+static void (*const backward_rows[])(const back_row_t *) = {backward_LSTM, backward_GRU, backward_RNN_TANH, backward_RNN_RELU};
+
+/* -- scans ---------------------------------------------------------------------------------------------------------*/
+
+/* A layer on its way: what its directions' weights are packed to, and memory. */
+typedef struct {
+    const layer_t *layer;
+    int gates;
+    int64_t wide, rows_at_once, jobs, next; /* jobs: rows_at_once rows of a direction */
+    float *packed[2], *bias[2];             /* forward: gates * wide columns of `size` rows; backward: `wide` of gates * size */
+    float *inputs[2];                       /* gates * wide columns of `features` rows, where a step multiplies its inputs */
+    float *memory;                          /* of threads */
+    int64_t room;                           /* numbers of each */
+    float *d_gates[2], *d_inner[2]; /* (rows, gates * size), (rows, size) */
+    int backward;
+} scan_t;
+
+/* The rows of a step, of `count` rows from `first` on. */
+static int64_t
+rows_at(const layer_t *layer, int64_t step, int64_t first, int64_t count)
+{
+    int64_t there = step < 0 || step >= layer->steps ? 0 : layer->starts[step + 1] - layer->starts[step] - first;
+    return there < 0 ? 0 : least(there, count);
+}
+
+static void
+scan_forward(const scan_t *scan, int which, int64_t first, int64_t count, float *memory)
+{
+    const layer_t *layer = scan->layer;
+    const direction_t *own = &layer->each[which];
+    int64_t size = layer->size, wide = scan->wide, line = layer->directions * size, features = layer->features;
+    int64_t gates = scan->gates * size, panels = scan->gates * wide / COLUMNS, is_gru = layer->kind == GRU;
+    int64_t all = (scan->gates + is_gru) * wide, first_panels = is_gru ? 2 * wide / COLUMNS : panels;
+    const float *packed = scan->packed[which], *inputs = scan->inputs[which];
+    float *h = memory, *h_next = h + count * wide, *c = h_next + count * wide, *sums = c + count * wide;
+    int64_t before = 0;
+    for (int64_t s = 0; s < layer->steps; s++) {
+        int64_t step = which ? layer->steps - 1 - s : s, start = layer->starts[step] + first;
+        int64_t now = rows_at(layer, step, first, count), after = rows_at(layer, which ? step - 1 : step + 1, first, count);
+        for (int64_t i = before; i < now; i++) {
+            memcpy(h + i * wide, own->h_first + (first + i) * size, (size_t)size * sizeof(float));
+            if (layer->kind == LSTM) {
+                memcpy(c + i * wide, own->c_first + (first + i) * size, (size_t)size * sizeof(float));
+            }
+        }
+        if (now > 0) {
+            if (inputs != NULL) {
+                multiply_step(layer->x + start * features, features, now, inputs, panels, features, sums, all, 0);
+            }
+            else if (is_gru) {
+                for (int64_t i = 0; i < now; i++) {
+                    memset(sums + i * all + 2 * wide, 0, (size_t)wide * sizeof(float));
+                }
+            }
+            multiply_step(h, wide, now, packed, first_panels, size, sums, all, inputs != NULL);
+            if (is_gru) {
+                multiply_step(h, wide, now, packed + 2 * wide * size, wide / COLUMNS, size, sums + 3 * wide, all, 0);
+            }
+        }
+        for (int64_t i = 0; i < now; i++) {
+            row_t row = {
+                .size = size, .wide = wide, .sums = sums + i * all, .bias = scan->bias[which], .h = h + i * wide,
+                .gates = own->gates + (start + i) * gates, .h_next = h_next + i * wide,
+                .input = inputs != NULL ? NULL : own->gates + (start + i) * gates,
+                .out = layer->out + (start + i) * line + which * size, .c = c + i * wide,
+                .cells = own->cells == NULL ? NULL : own->cells + (start + i) * size,
+            };
+            if (own->h_before != NULL) {
+                memcpy(own->h_before + (start + i) * size, row.h, (size_t)size * sizeof(float));
+            }
+            forward_rows[layer->kind](&row);
+        }
+        for (int64_t i = after; i < now; i++) {
+            memcpy(own->h_last + (first + i) * size, h_next + i * wide, (size_t)size * sizeof(float));
+            if (layer->kind == LSTM) {
+                memcpy(own->c_last + (first + i) * size, c + i * wide, (size_t)size * sizeof(float));
+            }
+        }
+        float *other = h;
+        h = h_next;
+        h_next = other;
+        before = now;
+    }
+}
+
+/* A gradient's row, zeros where there is none. */
+static void
+take_row(float *to, const float *from, int64_t row, int64_t size)
+{
+    if (from == NULL) {
+        memset(to, 0, (size_t)size * sizeof(float));
+    }
+    else {
+        memcpy(to, from + row * size, (size_t)size * sizeof(float));
+    }
+}
+
+static void
+scan_backward(const scan_t *scan, int which, int64_t first, int64_t count, float *memory)
+{
+    const layer_t *layer = scan->layer;
+    const direction_t *own = &layer->each[which];
+    int64_t size = layer->size, wide = scan->wide, line = layer->directions * size, gates = scan->gates * size;
+    float *d = memory, *d_c = d + count * wide;
+    int is_gru = layer->kind == GRU;
+    int64_t later = 0;
+    for (int64_t s = layer->steps - 1; s >= 0; s--) {
+        int64_t step = which ? layer->steps - 1 - s : s, start = layer->starts[step] + first;
+        int64_t previous = s == 0 ? -1 : which ? step + 1 : step - 1;
+        int64_t now = rows_at(layer, step, first, count), before = rows_at(layer, previous, first, count);
+        if (now == 0) {
+            continue;
+        }
+        for (int64_t i = later; i < now; i++) {
+            take_row(d + i * wide, own->d_h_last, first + i, size);
+            if (layer->kind == LSTM) {
+                take_row(d_c + i * wide, own->d_c_last, first + i, size);
+            }
+        }
+        for (int64_t i = 0; i < now; i++) {
+            int64_t at = start + i;
+            back_row_t row = {
+                .size = size, .gates = own->gates + at * gates, .cells = own->cells + at * size,
+                .h_before = own->h_before + at * size, .d = d + i * wide, .d_c = d_c + i * wide,
+                .d_out = layer->d_out == NULL ? NULL : layer->d_out + at * line + which * size,
+                .d_gates = scan->d_gates[which] + at * gates, .d_inner = is_gru ? scan->d_inner[which] + at * size : NULL,
+            };
+            backward_rows[layer->kind](&row);
+        }
+        int64_t deep = is_gru ? 2 * size : gates;
+        const float *packed = scan->packed[which];
+        multiply_step(scan->d_gates[which] + start * gates, gates, now, packed, wide / COLUMNS, deep, d, wide, is_gru);
+        if (is_gru) {
+            multiply_step(scan->d_inner[which] + start * size, size, now, packed + deep * wide, wide / COLUMNS, size, d, wide, 1);
+        }
+        for (int64_t i = before; i < now; i++) {
+            if (own->d_h_first != NULL) {
+                memcpy(own->d_h_first + (first + i) * size, d + i * wide, (size_t)size * sizeof(float));
+            }
+            if (own->d_c_first != NULL) {
+                memcpy(own->d_c_first + (first + i) * size, d_c + i * wide, (size_t)size * sizeof(float));
+            }
+        }
+        later = now;
+    }
+}
+
+/* A thread's share of the packing, of panels by number. */
+static void
+pack_share(const scan_t *scan, int64_t thread, int64_t threads)
+{
+    const layer_t *layer = scan->layer;
+    int64_t size = layer->size, wide = scan->wide, panels = wide / COLUMNS;
+    for (int64_t which = 0; which < layer->directions; which++) {
+        const float *weights = layer->each[which].w_hidden;
+        if (scan->backward) { /* rows of the weights are rows here, a GRU's last gate by itself */
+            int64_t parts = layer->kind == GRU ? 2 : 1, rows = scan->gates * size, row = 0;
+            for (int64_t part = 0; part < parts; part++) {
+                int64_t deep = parts == 1 ? rows : part == 0 ? 2 * size : size;
+                matrix_t from = {weights + row * size, size, 1};
+                for (int64_t panel = thread; panel < panels; panel += threads) {
+                    int64_t column = panel * COLUMNS;
+                    fxjit_gemm_pack(&from, deep, column, least(COLUMNS, size - column),
+                                    scan->packed[which] + row * wide + column * deep);
+                }
+                row += deep;
+            }
+            continue;
+        }
+        for (int64_t each = thread; each < panels * scan->gates; each += threads) {
+            int64_t gate = each / panels, column = each % panels * COLUMNS;
+            matrix_t from = {weights + gate * size * size, 1, size};
+            fxjit_gemm_pack(&from, size, column, least(COLUMNS, size - column), scan->packed[which] + each * COLUMNS * size);
+            if (scan->inputs[which] != NULL) {
+                int64_t features = layer->features;
+                from = (matrix_t){layer->each[which].w_input + gate * size * features, 1, features};
+                fxjit_gemm_pack(&from, features, column, least(COLUMNS, size - column),
+                                scan->inputs[which] + each * COLUMNS * features);
+            }
+        }
+    }
+}
+
+static void
+scan_share(void *data)
+{
+    scan_t *scan = data;
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads(), per = scan->jobs / scan->layer->directions;
+    pack_share(scan, thread, threads);
+    if (threads > 1) {
+        fxjit_openmp.barrier();
+    }
+    for (;;) {
+        int64_t job = __atomic_fetch_add(&scan->next, 1, __ATOMIC_RELAXED);
+        if (job >= scan->jobs) {
+            return;
+        }
+        int64_t first = job % per * scan->rows_at_once, count = least(scan->rows_at_once, scan->layer->batch - first);
+        (scan->backward ? scan_backward : scan_forward)(scan, (int)(job / per), first, count, scan->memory + thread * scan->room);
+    }
+}
+
+/* Sums over rows of the columns from one to another. */
+WIDE static void
+sum_rows(const float *from, int64_t rows, int64_t line, int64_t begin, int64_t end, float *to)
+{
+    for (int64_t at = begin; at < end; at += LANES) {
+        __mmask16 there = first_lanes(end - at);
+        __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+        for (int64_t top = 0; top < rows; top += PART) {
+            __m512 part = _mm512_setzero_ps();
+            for (int64_t i = top; i < least(top + PART, rows); i++) {
+                part = _mm512_add_ps(part, LOAD(from + i * line + at));
+            }
+            low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(part)));
+            high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(part, 1)));
+        }
+        __m512 sum = _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(low)), _mm512_cvtpd_ps(high), 1);
+        STORE(to + at, sum);
+    }
+}
+
+static void
+sum_biases(const scan_t *scan, int which)
+{
+    const layer_t *layer = scan->layer;
+    const direction_t *own = &layer->each[which];
+    int64_t size = layer->size, gates = scan->gates * size, common = layer->kind == GRU ? 2 * size : gates;
+    float *first = own->d_b_input != NULL ? own->d_b_input : own->d_b_hidden;
+    if (first == NULL) {
+        return;
+    }
+    sum_rows(scan->d_gates[which], layer->rows, gates, 0, own->d_b_input != NULL ? gates : common, first);
+    if (own->d_b_hidden != NULL) {
+        if (own->d_b_hidden != first) {
+            memcpy(own->d_b_hidden, first, (size_t)common * sizeof(float));
+        }
+        if (common < gates) {
+            sum_rows(scan->d_inner[which], layer->rows, size, 0, size, own->d_b_hidden + common);
+        }
+    }
+}
+
+/* The products for all steps behind a derivative's scan. */
+static int
+multiply_back(const scan_t *scan)
+{
+    const layer_t *layer = scan->layer;
+    int64_t rows = layer->rows, size = layer->size, features = layer->features, gates = scan->gates * size;
+    for (int which = 0; which < layer->directions; which++) {
+        const direction_t *own = &layer->each[which];
+        const float *d = scan->d_gates[which];
+        product_t product = {.m = rows, .n = features, .k = gates, .a = {d, gates, 1}, .b = {own->w_input, features, 1},
+                             .out = layer->d_x, .line = features, .add = which};
+        if (layer->d_x != NULL && fxjit_gemm(&product) < 0) {
+            return -1;
+        }
+        product = (product_t){.m = gates, .n = features, .k = rows, .a = {d, 1, gates}, .b = {layer->x, features, 1},
+                              .out = own->d_w_input, .line = features};
+        if (own->d_w_input != NULL && fxjit_gemm(&product) < 0) {
+            return -1;
+        }
+        product = (product_t){.m = layer->kind == GRU ? 2 * size : gates, .n = size, .k = rows, .a = {d, 1, gates},
+                              .b = {own->h_before, size, 1}, .out = own->d_w_hidden, .line = size, .chain = STEPS};
+        if (own->d_w_hidden != NULL && fxjit_gemm(&product) < 0) {
+            return -1;
+        }
+        if (layer->kind == GRU && own->d_w_hidden != NULL) {
+            product.m = size;
+            product.a = (matrix_t){scan->d_inner[which], 1, size};
+            product.out += 2 * size * size;
+            if (fxjit_gemm(&product) < 0) {
+                return -1;
+            }
+        }
+        sum_biases(scan, which);
+    }
+    return 0;
+}
+
+/* The biases of gates in lines of `wide`; those of a GRU's last gate are two. */
+static void
+gather_biases(const scan_t *scan, int which)
+{
+    const layer_t *layer = scan->layer;
+    const direction_t *own = &layer->each[which];
+    int64_t size = layer->size;
+    for (int64_t gate = 0; gate < scan->gates; gate++) {
+        float *to = scan->bias[which] + gate * scan->wide;
+        int apart = layer->kind == GRU && gate == 2;
+        for (int64_t at = 0; own->b_input != NULL && at < size; at++) {
+            float hidden = own->b_hidden[gate * size + at];
+            to[at] = own->b_input[gate * size + at] + (apart ? 0 : hidden);
+            if (apart) {
+                to[scan->wide + at] = hidden;
+            }
+        }
+    }
+}
+
+/* Rows of one direction that a thread takes at once: all threads have some. */
+static void
+share(scan_t *scan, int64_t threads)
+{
+    int64_t batch = scan->layer->batch, directions = scan->layer->directions;
+    int64_t parts = (threads + directions - 1) / directions, per = (batch + parts - 1) / parts;
+    int64_t most = SUMS / (scan->gates * scan->wide);
+    most = most < TOGETHER ? TOGETHER : most;
+    parts = (per + most - 1) / most;
+    scan->rows_at_once = (per + parts - 1) / parts;
+    scan->jobs = (batch + scan->rows_at_once - 1) / scan->rows_at_once * directions;
+}
+
+static int64_t
+aligned(int64_t count)
+{
+    return (count + LANES - 1) / LANES * LANES;
+}
+
+static float *
+part_of(uintptr_t memory, int64_t at)
+{
+    return (float *)(memory + (uintptr_t)at * sizeof(float));
+}
+
+/* The parts of memory at an address; their length. */
+static int64_t
+lay_out(scan_t *scan, int64_t threads, uintptr_t memory)
+{
+    const layer_t *layer = scan->layer;
+    int64_t size = layer->size, at = 0, gates = scan->gates;
+    for (int64_t which = 0; which < layer->directions; which++) {
+        scan->packed[which] = part_of(memory, at);
+        at += gates * size * scan->wide;
+        scan->inputs[which] = NULL;
+        if (!scan->backward && layer->batch >= INPUTS) {
+            scan->inputs[which] = part_of(memory, at);
+            at += gates * layer->features * scan->wide;
+        }
+        scan->bias[which] = part_of(memory, at);
+        at += (gates + 1) * scan->wide;
+        if (scan->backward) {
+            scan->d_gates[which] = part_of(memory, at);
+            at += aligned(layer->rows * gates * size);
+            scan->d_inner[which] = part_of(memory, at);
+            at += layer->kind == GRU ? aligned(layer->rows * size) : 0;
+        }
+    }
+    scan->memory = part_of(memory, at);
+    scan->room = scan->rows_at_once * scan->wide * (scan->backward ? 2 : 4 + gates);
+    return at + threads * scan->room;
+}
+
+static int
+run_layer(const layer_t *layer, int backward)
+{
+    scan_t scan = {.layer = layer, .gates = GATES[layer->kind], .wide = padded(layer->size), .backward = backward};
+    int64_t work = layer->rows * scan.gates * layer->size * layer->size * layer->directions;
+    int64_t threads = fxjit_openmp.inside() ? 1 : least(fxjit_openmp.most(), work / WORK + 1), kept;
+    share(&scan, threads);
+    threads = least(threads, scan.jobs);
+    float *memory = fxjit_take_arena(lay_out(&scan, threads, 0) * (int64_t)sizeof(float), &kept);
+    if (memory == NULL) {
+        return -1;
+    }
+    lay_out(&scan, threads, (uintptr_t)memory);
+    int failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (int which = 0; !backward && which < layer->directions; which++) {
+        const direction_t *own = &layer->each[which];
+        int64_t columns = scan.gates * layer->size;
+        product_t product = {.m = layer->rows, .n = columns, .k = layer->features, .a = {layer->x, layer->features, 1},
+                             .b = {own->w_input, 1, layer->features}, .out = own->gates, .line = columns};
+        failed |= scan.inputs[which] == NULL && fxjit_gemm(&product) < 0;
+        memset(scan.bias[which], 0, (size_t)((scan.gates + 1) * scan.wide) * sizeof(float));
+        gather_biases(&scan, which);
+    }
+    if (!failed) {
+        fxjit_openmp.parallel(scan_share, &scan, (unsigned)threads, 0);
+        failed = backward && multiply_back(&scan) < 0;
+    }
+    Py_END_ALLOW_THREADS
+    fxjit_give_arena(memory, kept);
+    if (failed) {
+        PyErr_NoMemory();
+    }
+    return failed ? -1 : 0;
+}
+
+#else
+
+static int
+run_layer(const layer_t *layer, int backward)
+{
+    (void)layer;
+    (void)backward;
+    return 0; /* never called: fxjit_gemm_runs() is false */
+}
+
+#endif
+
+/* -- for Python: runtime/own_recurrent.py --------------------------------------------------------------------------*/
+
+/* The numbers of a layer_t, addresses among them. */
+static PyObject *
+run(PyObject *numbers, int backward)
+{
+    layer_t layer;
+    int64_t words[sizeof(layer_t) / sizeof(int64_t)];
+    const Py_ssize_t count = sizeof words / sizeof *words;
+    if (!PyTuple_Check(numbers) || PyTuple_GET_SIZE(numbers) != count) {
+        return PyErr_Format(PyExc_TypeError, "a recurrent layer has %zd numbers", count);
+    }
+    if (!fxjit_gemm_runs()) {
+        PyErr_SetString(PyExc_RuntimeError, "this processor has no AVX-512");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        words[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, i));
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    memcpy(&layer, words, sizeof layer);
+    if (layer.kind < LSTM || layer.kind > RNN_RELU || layer.directions < 1 || layer.directions > 2) {
+        PyErr_SetString(PyExc_ValueError, "there is no such recurrent layer");
+        return NULL;
+    }
+    if (run_layer(&layer, backward) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+fxjit_recurrent_forward(PyObject *Py_UNUSED(module), PyObject *numbers)
+{
+    return run(numbers, 0);
+}
+
+PyObject *
+fxjit_recurrent_backward(PyObject *Py_UNUSED(module), PyObject *numbers)
+{
+    return run(numbers, 1);
+}
