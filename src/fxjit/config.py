@@ -82,6 +82,10 @@ nested_graph_breaks: bool = _row(
 resume_in_try: bool = _row(
     False, "Resume after a graph break in a `try` block or in a `with` of any manager, instead of running the frame eagerly."
 )
+compile_around_blocks: bool = _row(
+    False, "A graph break in a loop, a `try` block or a `with` that the frame cannot resume in leaves only that block to "
+    "Python: what stands before it and behind it is compiled, instead of running the frame eagerly."
+)
 trace_unittest: bool = _row(False, "Trace unittest's own methods instead of passing them by.")
 
 # Shapes and numbers

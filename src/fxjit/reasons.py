@@ -558,6 +558,7 @@ SKIPS = (
             "Move the body of the loop into a function of its own.",
             "Remove the graph break (see its reason), or unroll the loop.",
             "Set `fxjit.config.resume_in_loops = True` to have the parts of such loops compiled.",
+            "Set `fxjit.config.compile_around_blocks = True` to have compiled what stands before the block and behind it.",
         ),
     ),
     Reason(
@@ -567,6 +568,7 @@ SKIPS = (
         (
             "Move what breaks out of the `try` block, or the `try` block into a function of its own.",
             "Set `fxjit.config.resume_in_try = True`, which resumes in most such blocks.",
+            "Set `fxjit.config.compile_around_blocks = True` to have compiled what stands before the block and behind it.",
         ),
     ),
     Reason(
@@ -576,6 +578,7 @@ SKIPS = (
         (
             "Move what breaks out of the `with` block, or the `with` block into a function of its own.",
             "Set `fxjit.config.resume_in_try = True`, under which any manager may stay entered.",
+            "Set `fxjit.config.compile_around_blocks = True` to have compiled what stands before the block and behind it.",
         ),
     ),
     Reason(

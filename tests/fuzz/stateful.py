@@ -35,7 +35,7 @@ WORLD = compile((pathlib.Path(__file__).with_name("world.py")).read_text(encodin
 BACKENDS = ("eager", "aot_eager", "eager", "native", "eager", "aot_eager")
 SETTINGS: tuple[dict[str, Any], ...] = (
     {}, {"resume_in_try": True, "resume_in_loops": True}, {"compile_tensorless_frames": True, "allow_empty_graphs": True},
-    {"assume_static_by_default": False}, {"nested_graph_breaks": False},
+    {"assume_static_by_default": False}, {"nested_graph_breaks": False}, {"compile_around_blocks": True},
 )  # fmt: skip
 #: How far numbers of other kernels may be from eager's, by the number of bits that the type keeps.
 CLOSE = {torch.float64: (1e-5, 1e-6), torch.float32: (2e-3, 2e-4), torch.bfloat16: (6e-2, 6e-2), torch.float16: (2e-2, 1e-2)}

@@ -36,6 +36,7 @@ blocks = _load("fuzz_blocks", _HERE / "blocks.py")
 SETTINGS = [
     {}, {"resume_in_try": True}, {"resume_in_try": True, "nested_graph_breaks": False}, {"resume_in_loops": True},
     {"resume_in_loops": True, "resume_in_try": True}, {"resume_in_try": True, "resume_in_loops": True, "reorder": True},
+    {"compile_around_blocks": True}, {"compile_around_blocks": True, "resume_in_try": True},
 ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""A loop, `try` or `with` block that breaks and cannot be resumed: CPython runs it, and what stands before it and behind it is
-compiled."""
+"""`config.compile_around_blocks`: a loop, `try` or `with` block that breaks and cannot be resumed is run by CPython, and what
+stands before it and behind it is compiled. Without the setting the frame is skipped."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ import fxjit  # noqa: E402
 from fxjit.testing import EagerAndRecordGraphs  # noqa: E402
 
 SAID: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def around_blocks():
+    with fxjit.config.patch(compile_around_blocks=True):
+        yield
 
 
 @fxjit.disable
@@ -257,6 +263,13 @@ def little_around(x: Any) -> Any:
 def test_a_frame_with_little_around_the_block_is_skipped() -> None:
     assert operators(little_around, torch.ones(2)) == []
     assert list(fxjit.counters["skip"]) == ["Graph break in a loop"]
+
+
+@pytest.mark.parametrize("program", [in_a_try, in_a_with, in_a_for], ids=lambda fn: fn.__name__)
+def test_without_the_setting_the_frame_is_skipped(program: Callable[..., Any]) -> None:
+    with fxjit.config.patch(compile_around_blocks=False):
+        assert operators(program, torch.ones(2)) == [3]  # of `work`, which it calls
+    assert fxjit.counters["frames"]["skipped"] == 1 and sum(fxjit.counters["skip"].values()) == 1
 
 
 def test_with_fullgraph_the_break_is_an_error() -> None:

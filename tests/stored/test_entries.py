@@ -136,16 +136,6 @@ def fn(x):
 def make():
     return fn, (torch.ones(4),)
 """,
-    "a block that CPython runs": """
-def fn(x, n):
-    y = (x.sin() * n).relu()
-    for i in range(n):
-        print("in the loop")
-        last = y + i
-    return (last.cos() * 3).relu() + y
-def make():
-    return fn, (torch.linspace(-1, 1, 12).requires_grad_(), 2)
-""",
     "a closure and helpers": """
 FACTOR = 3.0
 def helper(x, by=2):
@@ -336,6 +326,27 @@ def test_a_program_starts_compiled(new_process: NewProcess, traces: list[str], p
     assert traces
     traces.clear()
     run(new_process(HEAD + PROGRAMS[program]), backend=backend)
+    assert not traces and counters["cache"]["entry hit"]
+
+
+AROUND_A_BLOCK = HEAD + """
+def fn(x, n):
+    y = (x.sin() * n).relu()
+    for i in range(n):
+        print("in the loop")
+        last = y + i
+    return (last.cos() * 3).relu() + y
+def make():
+    return fn, (torch.linspace(-1, 1, 12).requires_grad_(), 2)
+"""
+
+
+def test_what_stands_around_a_block_that_python_runs_starts_compiled(new_process: NewProcess, traces: list[str]) -> None:
+    with config.patch(compile_around_blocks=True):
+        run(new_process(AROUND_A_BLOCK), backend="eager")
+        assert traces
+        traces.clear()
+        run(new_process(AROUND_A_BLOCK), backend="eager")
     assert not traces and counters["cache"]["entry hit"]
 
 

@@ -250,7 +250,7 @@ class Machine:
             index, step = index - 1, step - 1
         skip = resumability.why_not_resumable(place, index)
         if skip is not None:
-            start = resumability.region_start(place, step) if skip[0] in resumability.REGIONS else None
+            start = resumability.region_start(place, step, skip[0])
             if start is None:
                 leave_trace(SkipFrameSignal(skip[0], skip[1], signal.user_stack), signal)
             break_points.decide(BreakPoint(*start, "region", signal, skip))

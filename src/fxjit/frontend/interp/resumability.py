@@ -45,11 +45,13 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
 
 
 #: The reasons of `why_not_resumable` that are about a block in the frame: what stands before it can be compiled.
-REGIONS = frozenset({"skip-loop", "skip-try", "skip-with"})
+_REGIONS = frozenset({"skip-loop", "skip-try", "skip-with"})
 
 
 def open_ground(code: Code) -> frozenset[int]:
-    """The instructions outside of loops and `try` blocks."""
+    """The instructions outside of loops and `try` blocks; none where nobody asks for them."""
+    if not config.compile_around_blocks:
+        return frozenset()
     known: frozenset[int] | None = code.facts.get("open ground")
     if known is None:
         known = code.facts["open ground"] = frozenset(
@@ -58,9 +60,11 @@ def open_ground(code: Code) -> frozenset[int]:
     return known
 
 
-def region_start(machine: Machine, step: int) -> tuple[int, int] | None:
+def region_start(machine: Machine, step: int, reason: str) -> tuple[int, int] | None:
     """The last instruction that the root frame ran before the block in which it cannot be resumed at `step`, with its own step:
-    CPython runs the frame from there."""
+    CPython runs the frame from there. None where the frame is skipped, for `reason`."""
+    if not config.compile_around_blocks or reason not in _REGIONS:
+        return None
     if machine.parent is not None or loses_super(machine.code):
         return None
     for value in machine.stack:
