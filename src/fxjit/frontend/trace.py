@@ -27,7 +27,6 @@ from fxjit.collectives import NotFunctional, made_functional
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
 from fxjit.frontend import entries, kept_apart, writes
-from fxjit.frontend import values as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
@@ -47,6 +46,7 @@ from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
 from fxjit.frontend.updated_numbers import foresee_updated_numbers
 from fxjit.frontend.values import contexts, overrides, set_history
+from fxjit.frontend.values import families as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
 from fxjit.frontend.values.classes import constructed

@@ -106,12 +106,16 @@ def region_function_of(code: CodeType, point: ResumePoint) -> ResumeFunction:
     return resume_function_of(code, replace(point, leaves=leaves))
 
 
+def known_resume_function(code: CodeType, point: ResumePoint) -> ResumeFunction | None:
+    """The resume function of `code` for this point, if it was made."""
+    return _of(code).resume_functions.get(point)
+
+
 def keep(code: CodeType, point: ResumePoint, made: ResumeFunction) -> ResumeFunction:
     """The resume function of `code` for this point: `made`, unless there is one already."""
     known = _of(code)
     kept = known.resume_functions.setdefault(point, made)
     if kept is made:
-        decode(made.code).facts["is_resume_function"] = True
         if point.leaves is None:
             marks.set_code_resumes(made.code)
         else:

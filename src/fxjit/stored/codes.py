@@ -19,7 +19,7 @@ from fxjit.resume import cache
 from fxjit.resume.deoptimization import FailedGraph, UndoableGraph, as_it_stands
 from fxjit.resume.function import HandOver, ResumeFunction, ResumePoint
 
-from .objects import Changed, NotStorable, code_digest, find, refer_to_function_of
+from .objects import Changed, NotStorable, code_digest, digest_of, find, refer_to_function_of
 from .values import pack, unpack
 
 _BYTES: Final = ("co_code", "co_linetable", "co_exceptiontable")
@@ -67,7 +67,7 @@ def _original(code: CodeType) -> CodeType:
 def pack_code(code: CodeType, frame: FrameCode) -> dict[str, Any]:
     """New code, as plain data. Raises NotStorable."""
     packed: dict[str, Any] = {name: getattr(code, name) for name in _PLAIN}
-    packed.update((name, base64.b85encode(getattr(code, name)).decode()) for name in _BYTES)
+    packed.update((name, base64.b64encode(getattr(code, name)).decode()) for name in _BYTES)
     packed.update((name, list(getattr(code, name))) for name in _NAMES)
     return {**packed, "co_consts": [_pack_constant(each, frame) for each in code.co_consts]}
 
@@ -138,8 +138,9 @@ def _pack_resume_function(code: CodeType, original: CodeType, point: ResumePoint
         [each.index, list(each.nulls), _pack_inner(each.to.code, frame)[1:], list(each.doubtful)] for each in point.leaves]
     entered = [point.index, list(point.nulls), list(point.exits), list(point.locals), list(point.handled), inner,
                point.constructs, list(point.doubtful), leaves]
-    return [whose, {"point": entered, "code": pack_code(code, frame), "stack": list(made.stack), "locals": list(made.locals),
-                    "freevars": list(made.freevars), "first": made.first, "indices": list(made.indices)}]
+    return [whose, {"point": entered, "digest": _digest(code), "code": pack_code(code, frame), "stack": list(made.stack),
+                    "locals": list(made.locals), "freevars": list(made.freevars), "first": made.first,
+                    "indices": list(made.indices)}]
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def _pack_resume_function(code: CodeType, original: CodeType, point: ResumePoint
 def read_code(packed: dict[str, Any], frame: FrameCode) -> CodeType:
     """The code object. Raises Changed."""
     fields: dict[str, Any] = {name: packed[name] for name in _PLAIN}
-    fields.update((name, base64.b85decode(packed[name])) for name in _BYTES)
+    fields.update((name, base64.b64decode(packed[name])) for name in _BYTES)
     fields.update((name, tuple(packed[name])) for name in _NAMES)
     fields["co_consts"] = tuple(_read_constant(each, frame) for each in packed["co_consts"])
     return frame.code.replace(**fields)
@@ -186,6 +187,14 @@ def _read_constant(packed: list[Any], frame: FrameCode) -> Any:
     raise ValueError(f"{kind} is no kind of constant")
 
 
+def _digest(code: CodeType) -> str | None:
+    """The digest of a resume function; None where constants have no text."""
+    try:
+        return digest_of(code)
+    except NotStorable:
+        return None
+
+
 def _read_resume_function(whose: int | list[Any] | None, packed: dict[str, Any], frame: FrameCode) -> ResumeFunction:
     """The resume function that the process has for this point, or the stored one, which it then has."""
     index, nulls, exits, locals_, handled, first, constructs, doubtful, leaves = packed["point"]
@@ -194,10 +203,13 @@ def _read_resume_function(whose: int | list[Any] | None, packed: dict[str, Any],
                  for at, left, to, names in leaves)
     point = ResumePoint(index, tuple(nulls), tuple(exits), tuple(locals_), tuple(handled), inner, constructs, tuple(doubtful),
                         ends)
+    known = cache.known_resume_function(frame.at(whose), point)
+    if known is not None and packed["digest"] is not None and _digest(known.code) == packed["digest"]:
+        return known
     code = read_code(packed["code"], replace(frame, graph=None))
     made = ResumeFunction(code, tuple(packed["stack"]), tuple(packed["locals"]), tuple(packed["freevars"]), packed["first"],
                           tuple(packed["indices"]))
     kept = cache.keep(frame.at(whose), point, made)
-    if kept.code is not code and code_digest(kept.code) != code_digest(code):
+    if kept.code is not code and digest_of(kept.code) != code_digest(code):
         raise Changed("the resume function is another one")
     return kept

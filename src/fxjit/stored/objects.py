@@ -21,6 +21,7 @@ import os
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
@@ -384,6 +385,25 @@ def _function(function: types.FunctionType, inside: tuple[Any, ...]) -> Any:
 def code_digest(code: types.CodeType) -> str:
     """A digest of a code object as Python's compiler made it: instructions, constants, names, file and lines."""
     return hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:32]
+
+
+#: Digests by id of the code, with the code weakly: the same code is asked about by many entries.
+_digests: Final[dict[int, tuple[weakref.ref[types.CodeType], str]]] = {}
+
+
+def digest_of(code: types.CodeType) -> str:
+    """As `code_digest`, which it remembers while the code lives. Raises NotStorable."""
+    key = id(code)
+    known = _digests.get(key)
+    if known is None or known[0]() is not code:
+        known = _digests[key] = (weakref.ref(code, functools.partial(_forget, key)), code_digest(code))
+    return known[1]
+
+
+def _forget(key: int, dead: weakref.ref[types.CodeType]) -> None:
+    known = _digests.get(key)
+    if known is not None and known[0] is dead:
+        del _digests[key]
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:

@@ -103,7 +103,7 @@ def _state() -> Iterator[str]:
         "autocast of another device": get._is_any_autocast_enabled() and not autocast,
         "a mode": get._len_torch_function_stack() or get._len_torch_dispatch_stack(),
         "a transform": get._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0,
-        "an operator of torch's done anew": any(map(_redefines, torch.library._impls)),
+        "an operator of torch's done anew": _any_redefined(),
     }
     for what, present in odd.items():
         if present:
@@ -118,6 +118,18 @@ def _state() -> Iterator[str]:
         torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy, torch.backends.cpu.get_cpu_capability(),
         functorch_config.get_hash(),
     ))  # fmt: skip
+
+
+#: Registrations that do nothing anew; they are asked about for each frame.
+_harmless: set[str] = set()
+
+
+def _any_redefined() -> bool:
+    unknown = torch.library._impls - _harmless
+    if any(map(_redefines, unknown)):
+        return True
+    _harmless.update(unknown)
+    return False
 
 
 def _redefines(name: str) -> bool:

@@ -31,7 +31,7 @@ class Format:
         if kind is complex:
             return ["complex", value.real.hex(), value.imag.hex()]
         if kind is bytes:
-            return ["bytes", base64.b85encode(value).decode()]
+            return ["bytes", base64.b64encode(value).decode()]
         if value is ...:
             return ["ellipsis"]
         if kind in (tuple, torch.Size):
@@ -58,7 +58,7 @@ class Format:
         return {
             "float": lambda rest: float.fromhex(rest[0]),
             "complex": lambda rest: complex(float.fromhex(rest[0]), float.fromhex(rest[1])),
-            "bytes": lambda rest: base64.b85decode(rest[0]),
+            "bytes": lambda rest: base64.b64decode(rest[0]),
             "ellipsis": lambda rest: ...,
             "tuple": lambda rest: tuple(map(unpack, rest)),
             "size": lambda rest: torch.Size(map(unpack, rest)),

@@ -19,6 +19,7 @@ from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
+from fxjit.skips import marks
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -130,7 +131,7 @@ def forwarder_frame(fn: FunctionType, call: int) -> InnerFrame:
 
 def is_resume_function(code: CodeType) -> bool:
     """A resume function: its function was traced up to there, and is not judged again."""
-    return bool(decode(code).facts.get("is_resume_function"))
+    return marks.code_resumes(code) or marks.code_interpreted(code)
 
 
 def _runs_whole(namespace: dict[str, Any]) -> bool:

@@ -590,7 +590,7 @@ def wrap_tuple(t: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     return found
 
 
-wraps_if(lambda obj: issubclass(type(obj), tuple) and plain_tuple_class(type(obj)), order=20)(wrap_tuple)
+wraps_if(lambda obj: issubclass(type(obj), tuple) and plain_tuple_class(type(obj)), order=19)(wrap_tuple)
 
 
 @creates(list)
