@@ -519,6 +519,18 @@ def test_an_entry_for_one_size_comes_before_one_for_any(new_process: NewProcess,
         assert stats().entries == 2
 
 
+def test_an_entry_for_one_number_comes_before_one_for_any(new_process: NewProcess, traces: list[str]) -> None:
+    text = HEAD + "FACTOR = 2\ndef fn(x):\n    return x * FACTOR\n"
+    for expected in (["fn", "fn"], []):
+        traces.clear()
+        module = new_process(text)
+        compiled = fxjit.compile(module.fn)
+        for module.FACTOR in (2, 3, 4):
+            assert_same(compiled(torch.ones(2)), torch.full((2,), float(module.FACTOR)))
+        assert traces == expected
+        assert stats().entries == 2
+
+
 @pytest.mark.parametrize("log", ["graph_breaks", "graph_code", "output_code"])
 def test_who_wants_to_see_the_stages_has_them(new_process: NewProcess, traces: list[str], log: str) -> None:
     text = HEAD + PROGRAMS["a break"]

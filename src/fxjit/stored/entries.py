@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -188,18 +189,21 @@ def _candidates(key: str) -> Iterator[Any]:
     from_cache = config.store_entries and not _is_observed()
     for facts in (shipped_facts(key), cached_facts(key) if from_cache else None):
         if isinstance(facts, dict) and isinstance(facts.get("entries"), list):
-            yield from sorted(facts["entries"], key=_varies)
+            yield from sorted(facts["entries"], key=_varying)
 
 
-def _varies(packed: Any) -> bool:
-    """Whether an entry as data is for sizes that vary."""
+def _varying(packed: Any) -> int:
+    """How many tensors of an entry as data have a size that varies, and how many numbers do, of which it guards the type."""
     try:
-        return any(kind == "TensorIs" and _has_any(data[_SIZES]) for kind, _, *data in packed["guards"])
+        numbers = [["object", _reference(cls)] for cls in (int, float)]
+        return sum(data[0] in numbers if kind == "TypeIs" else kind == "TensorIs" and _has_any(data[_SIZES])
+                   for kind, _, *data in packed["guards"])
     except (KeyError, TypeError, ValueError, IndexError):  # a damaged file, of which `_install` says so
-        return False
+        return 0
 
 
 _SIZES: Final = [each.name for each in dataclasses.fields(TensorSpec)].index("sizes")
+_reference: Final = functools.cache(refer)
 
 
 def _has_any(sizes: Any) -> bool:
