@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import types
+import typing
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import pytest
@@ -208,3 +209,63 @@ def test_a_class_whose_namespace_its_metaclass_hides() -> None:
         return x * made.factor
 
     assert_same_as_eager(run, X, fullgraph=False)
+
+
+def dispatched(x: Any, y: int = 2, *, z: int = 3) -> Any:
+    """Called by what its signature says."""
+    return x * y + z
+
+
+SIGNATURE = inspect.signature(dispatched)
+
+
+class Annotated(torch.nn.Module):
+    scale: int = 3
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 1.0) -> torch.Tensor:
+        return x * scale
+
+
+ANNOTATED = Annotated()
+
+
+def _bound(x: torch.Tensor) -> torch.Tensor:
+    bound = inspect.signature(dispatched).bind(x, z=4)
+    bound.apply_defaults()
+    bound.arguments["y"] = 5
+    return dispatched(*bound.args, **bound.kwargs)
+
+
+def _refused(x: torch.Tensor) -> tuple[str, torch.Tensor]:
+    try:
+        SIGNATURE.bind(x, q=1)
+    except TypeError as error:
+        return str(error), x + 1
+    return "", x
+
+
+@pytest.mark.parametrize("run", [
+    _bound, _refused,
+    lambda x: dispatched(*SIGNATURE.bind(x, z=4).args, z=1),
+    lambda x: (list(SIGNATURE.bind_partial(y=x).arguments), x + 1),
+    lambda x: x + len(inspect.getcallargs(dispatched, x)),
+    lambda x: inspect.unwrap(functools.wraps(dispatched)(lambda *args: args[0]))(x),
+    lambda x: x + len(inspect.get_annotations(Annotated.forward)) + len(inspect.getdoc(dispatched) or ""),
+    lambda x: x + inspect.isgeneratorfunction(dispatched) + inspect.iscoroutinefunction(dispatched),
+    lambda x: x + len([name for name, _ in inspect.getmembers(Annotated, inspect.isfunction) if name == "forward"]),
+    lambda x: x * len(typing.get_type_hints(Annotated.forward)) + (typing.get_type_hints(ANNOTATED.forward)["scale"] is float),
+    lambda x: ANNOTATED(x, **{name: 2.0 for name in inspect.signature(ANNOTATED.forward).parameters if name == "scale"}),
+])
+def test_dispatch_by_what_inspect_says(run: Any) -> None:
+    assert_same_as_eager(run, X)
+
+
+def test_annotations_that_a_class_gets_by_being_read() -> None:
+    def run(x: torch.Tensor, cls: type) -> tuple[torch.Tensor, list[bool]]:
+        said = ["__annotations__" in cls.__dict__]
+        return x + len(cls.__annotations__), [*said, "__annotations__" in cls.__dict__]
+
+    compiled = fxjit.compile(run, backend="eager")
+    first, second = type("First", (), {}), type("Second", (), {})
+    for _ in range(2):
+        assert compiled(X, first)[1] == run(X, second)[1]

@@ -356,3 +356,38 @@ def test_what_cannot_be_referred_to_weakly_raises() -> None:
 
     with pytest.raises(TypeError, match="cannot create weak reference to 'Unreferable' object"):
         fxjit.compile(program, backend="eager")(X)
+
+
+KEPT_REFERENCE = weakref.ref(KEPT)
+WEIGHT = torch.nn.Parameter(torch.ones(2))
+
+
+def _refers(x: torch.Tensor) -> Any:
+    y = x * WEIGHT
+    y.origin = weakref.ref(WEIGHT)
+    return y, y.origin() is WEIGHT and WEIGHT._cdata == y.origin()._cdata != y._cdata, weakref.ref(KEPT)() is KEPT
+
+
+def test_references_to_what_existed_before_are_made_in_the_frame() -> None:
+    result, *same = assert_same_as_eager(_refers, X)
+    assert same == [True, True] and result.origin() is WEIGHT
+
+
+@pytest.mark.parametrize("run", [
+    lambda x: (x + 1, weakref.ref(KEPT) is KEPT_REFERENCE),
+    lambda x: (x + 1, weakref.ref(KEPT) == KEPT_REFERENCE),
+    lambda x: (x + 1, len({weakref.ref(KEPT), KEPT_REFERENCE})),
+    lambda x: (x + 1, [weakref.ref(KEPT), weakref.ref(KEPT)][0] is KEPT_REFERENCE),
+])
+def test_there_is_one_reference_to_an_object(run: Any) -> None:
+    """Which is seen when the program runs."""
+    assert_same_as_eager(run, X, fullgraph=False)
+
+
+def test_a_reference_to_what_the_frame_lets_go_is_dead() -> None:
+    def run(x: torch.Tensor, held: dict[str, Any]) -> Any:
+        ref = weakref.ref(held.pop("it"))
+        return x + 1, ref() is None
+
+    compiled = fxjit.compile(run, backend="eager")
+    assert compiled(X, {"it": Plain()})[1] is run(X, {"it": Plain()})[1] is True

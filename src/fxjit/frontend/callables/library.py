@@ -488,7 +488,21 @@ def cast(t: Tracer, typ: Value, val: Value) -> Value:
     return val
 
 
-pure([typing.get_origin, typing.get_args, typing.get_type_hints, re.compile, re.match, re.fullmatch,
+@handles(typing.get_type_hints)
+def _get_type_hints(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a class, and of a function or a method, whose annotations stay as they are."""
+    asked = args[0].realize() if args else None
+    if asked is None or asked.is_constant():
+        return fold_call(t, typing.get_type_hints, args, kwargs)
+    known = _inspected(t, asked, "typing.get_type_hints")
+    if asked.source is not None:
+        t.guard(IdIs(AttrSource(asked.source, "__annotations__"), known.__annotations__))
+    rest = [concrete_or_break(t, value, "typing.get_type_hints") for value in args[1:]]
+    named = {name: concrete_or_break(t, value, "typing.get_type_hints") for name, value in kwargs.items()}
+    return protocol.fold(t, lambda: typing.get_type_hints(known, *rest, **named))
+
+
+pure([typing.get_origin, typing.get_args, re.compile, re.match, re.fullmatch,
       re.search, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])

@@ -85,6 +85,9 @@ def _by_verdict(fn: Any) -> Handler | None:
 #: Packages whose constant functions give the same of the same arguments wherever torch, Python and the machine are the same.
 _SAME_IN_ALL_PROCESSES: Final = ("torch", "re", "textwrap", "fractions", "hashlib")
 
+#: Modules whose functions are traced where an argument is no constant: they look at what they are given, and compute.
+_TRACED_OTHERWISE: Final = frozenset({"inspect"})
+
 
 def _refuse(t: Tracer, fn: FunctionType, args: Sequence[Value], rule: str) -> NoReturn:
     """Break the graph at a call of a function that runs as it stands."""
@@ -170,6 +173,8 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
         known = [read(t, arg) for arg in args]
         named = {name: read(t, arg) for name, arg in kwargs.items()}
     except NotConcrete:
+        if fn.__module__ in _TRACED_OTHERWISE:
+            return run_function(t, t.make(fn), args, kwargs)  # type: ignore[arg-type]  # a FunctionValue
         t.break_("call-builtin", function=fn.__qualname__, args=", ".join(arg.describe() for arg in args))
     said: str | process_state.ResultOf = f"the result of {fn.__qualname__}"
     try:

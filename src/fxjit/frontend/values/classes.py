@@ -25,6 +25,8 @@ from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
 
 _TYPE_CALL = type.__dict__["__call__"]
+#: Py_TPFLAGS_HEAPTYPE: made at run time, as classes of Python are.
+_HEAP_TYPE: Final = 1 << 9
 #: Attributes of a class that are more than entries of its namespace.
 _OF_THE_CLASS = frozenset({
     "__class__", "__bases__", "__name__", "__qualname__", "__module__", "__dict__", "__abstractmethods__", "__annotations__",
@@ -112,6 +114,9 @@ class ClassValue(GuardedOperators):
             t.break_("attribute-unsupported", value=self.describe(), name=name)
         if name in ("__mro__", "__base__"):
             descriptors.guard_bases(t, self.cls)
+        if name == "__annotations__" and name not in vars(self.cls) and self.cls.__flags__ & _HEAP_TYPE:
+            why = "reading it puts it into the class"
+            t.break_("value-attribute", name=name, value=self.describe(), type="type", why=why)
         try:
             found = getattr(self.cls, name)
         except AttributeError as error:

@@ -115,7 +115,8 @@ class ConstantValue(Value):
             found = getattr(self.obj, name)
         except AttributeError as error:
             t.raise_(AttributeError, *error.args)
-        if isinstance(found, types.MethodType) and isinstance(self.obj, enum.Enum):
+        if isinstance(found, types.MethodType) and (
+                isinstance(self.obj, enum.Enum) or getattr(found.__func__, "__module__", None) == "inspect"):
             return t.call(t.make(types.MethodType), [t.make(found.__func__), self], None)
         if type(found) is types.MappingProxyType and self.source is None and type(self.obj) in _OPAQUE_SET:
             (behind,) = gc.get_referents(found)  # `signature.parameters`: as constant as what it belongs to

@@ -30,6 +30,7 @@ from fxjit.frontend.values import (
     wrappers,
 )
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.late_numbers import LateNumber, tensor_identity
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -70,7 +71,7 @@ _SEEN_AS: Final[tuple[Callable[[torch.Tensor], object], ...]] = (
 )
 #: What has no meaning while tracing.
 UNREADABLE: Final = frozenset((
-    "_version", "_cdata", "_base", "_backward_hooks", "_post_accumulate_grad_hooks", "__cuda_array_interface__",
+    "_version", "_base", "_backward_hooks", "_post_accumulate_grad_hooks", "__cuda_array_interface__",
     "__array_interface__", "_python_dispatch",
 ))
 
@@ -535,7 +536,7 @@ def _dict(value: TensorValue, t: Tracer) -> Value:
 
 _ATTRIBUTES: Final[dict[str, Callable[[TensorValue, Tracer], Value]]] = {
     "__class__": _class_of, "grad": _grad, "_grad": _grad, "grad_fn": _grad_fn, "_grad_fn": _grad_fn, "nbytes": _nbytes,
-    "__dict__": _dict,
+    "__dict__": _dict, "_cdata": lambda value, t: LateNumber(tensor_identity, value),
 }
 
 

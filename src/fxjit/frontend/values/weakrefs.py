@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.traits import Indistinct
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
@@ -70,6 +72,16 @@ class NewWeakReferenceValue(Value):
         cg.call(weakref.ref, self.referent())
 
 
+class KnownWeakReferenceValue(NewWeakReferenceValue, Indistinct):
+    """The same to an object that existed before: if there is a reference to it already, `weakref.ref` gives that."""
+
+    def may_be(self, other: Value) -> bool:
+        return isinstance(other, WeakReferenceValue)
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        t.break_("value-weak-reference", why="which of the references to its object it is, is seen when the program runs")
+
+
 @handles(weakref.ref)
 def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2 and args[1].is_constant() and args[1].as_constant() is None:
@@ -77,13 +89,13 @@ def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     if len(args) != 1 or kwargs:
         t.break_("value-weak-reference", why="it has a callback")
     referent = args[0]
-    if referent.source is not None or not isinstance(referent, (TensorValue, UserObjectValue)):
-        t.break_("value-weak-reference", why=f"{referent.describe()} existed before")
+    if not isinstance(referent, (TensorValue, UserObjectValue)):
+        t.break_("value-weak-reference", why=f"{referent.describe()} is no tensor and no object of the program")
     if not referent.pytype().__weakrefoffset__:
         t.break_("value-weak-reference", why=f"objects of {referent.pytype().__name__} cannot be referred to weakly")
     known: dict[Value, Value] = t.new_source_state("weak references").setdefault("all", {})
     if referent not in known:
-        known[referent] = NewWeakReferenceValue(referent)
+        known[referent] = (NewWeakReferenceValue if referent.source is None else KnownWeakReferenceValue)(referent)
     return known[referent]
 
 
