@@ -171,6 +171,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
+    ("backends.native.executor.aten_calls", "backends.native.runtime.own_recurrent"),
     ("backends.native.stored", "backends.native.pipeline"),
     ("backends.registry", "backends.aot.node_by_node"),
     ("backends.registry", "backends.cudagraphs"),

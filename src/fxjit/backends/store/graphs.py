@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,8 +182,20 @@ def entries_of_graph(key: str) -> dict[str, bytes]:
 @functools.cache
 def own_code() -> str:
     """A hash of the code that compiles graphs, that they call, and that runs them."""
-    package = Path(__file__).parents[2]
+    package = str(Path(__file__).parents[2])
     found = hashlib.sha256()
-    for path in [*sorted(package.rglob("*.py")), Path(str(_C.__file__))]:
-        found.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    for path in [*sorted(_sources(package)), str(_C.__file__)]:
+        with open(path, "rb", buffering=0) as file:
+            found.update(path.removeprefix(package).encode() + b"\0")
+            found.update(file.readall())
     return found.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[str]:
+    """The Python files in it; each process reads them, and pathlib takes three times as long."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path

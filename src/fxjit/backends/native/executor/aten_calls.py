@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxjit.backends.aot.recurrent import OPERATORS as RECURRENT
 from fxjit.counters import counters
 from fxjit.tensor_shim import shim_code
 
-from ..runtime.own_recurrent import recurrent
 from ..target import scalar_tensor
 
 
@@ -101,7 +100,7 @@ class FunctionName:
         if self.kind == "method":
             return getattr(torch.Tensor, METHODS[self.name])
         if self.kind == "helper":
-            return HELPERS[self.name]
+            return HELPERS[self.name] if self.name in HELPERS else _recurrent()
         if self.kind == "function":
             return getattr(_namespaces()[self.name.partition(".")[0]], self.name.partition(".")[2])
         if self.kind == "python":
@@ -119,8 +118,13 @@ def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any,
 
 HELPERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects, recurrent)
+    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects)
 }
+
+
+def _recurrent() -> Any:
+    """The helper `recurrent`: its module registers operators, which takes longer than to start most stored programs."""
+    return importlib.import_module("fxjit.backends.native.runtime.own_recurrent").recurrent
 
 
 #: What calculates with numbers that Python has: its operators and functions, and torch's own of the kind.
@@ -153,7 +157,7 @@ def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any],
         return FunctionName("direct", name)
     if not keywords and name in METHODS:
         return FunctionName("method", name)
-    if target in RECURRENT:
+    if target.namespace == "fxjit" and target._opname in ("recurrent", "recurrent_with_dropout"):
         return FunctionName("helper", "recurrent")
     if target.namespace == "aten":
         key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
