@@ -385,3 +385,31 @@ def test_each_call_of_a_loop_is_tried_beside_numpy_once(monkeypatch: pytest.Monk
     assert_same_arrays(escapes, plane)
     rounds = [name for name in tried if name not in ("zeros_like", "zeros")]
     assert rounds == ["absolute", "le", "mul", "add", "where", "add"]  # of one round
+
+
+@pytest.mark.parametrize("key", [np.s_[::-1], np.s_[:, ::-2], np.s_[::-1, ::-1], np.s_[2:0:-1, 1:3], np.s_[0:2:-1]], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_writes_through_slices_that_step_backwards(key: Any, dtype: Any) -> None:
+    def write(a: np.ndarray, value: Any) -> np.ndarray:
+        a[key] = value
+        return a + 1
+
+    fxjit.reset()  # one code object for all of them
+    compiled = fxjit.compile(write, backend="eager", fullgraph=True)
+    plain = np.arange(12).reshape(3, 4).astype(dtype)
+    shape = plain[key].shape
+    for value in (7, np.float32(2.5), np.arange(plain[key].size, dtype=np.float64).reshape(shape), np.arange(shape[-1])):
+        expected, given = plain.copy(), plain.copy()
+        assert_same(write(expected, value), compiled(given, value))
+        assert_same(expected, given)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("cls", [np.float16, np.float64, np.bool_, np.complex64, np.int64])
+@pytest.mark.parametrize("fn", [lambda cls, a: cls(a.max()), lambda cls, a: cls(a), lambda cls, a: cls(a[0, :1].reshape(()))])
+def test_scalar_types_convert_what_the_graph_computes(fn: Callable[..., Any], cls: Any) -> None:
+    a = np.array([[3, -70000, 0]], dtype=np.int32)
+    fxjit.reset()
+    found = fxjit.compile(fn, backend="eager", fullgraph=True)(cls, a)
+    assert type(found) is type(fn(cls, a))
+    assert_same(fn(cls, a), found)

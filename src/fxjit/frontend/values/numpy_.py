@@ -191,7 +191,8 @@ class ArrayValue(Value):
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         if value is None:
             t.raise_(ValueError, "cannot delete array elements")
-        self._call(t, operator.setitem, self, key, value)
+        if not _set_backwards(t, self, key, value.realize()):
+            self._call(t, operator.setitem, self, key, value)
 
     # -- text ----------------------------------------------------------------------------------------------------
 
@@ -202,6 +203,44 @@ class ArrayValue(Value):
         if not self.scalar:
             t.raise_(TypeError, "unhashable type: 'numpy.ndarray'")
         self._refuse(t, "__hash__")
+
+
+def _set_backwards(t: Tracer, array: ArrayValue, key: Value, value: Value) -> bool:
+    """`array[key] = value` where slices step backwards, which no view of torch's does: the same places in the other order.
+    False where the key is no such, or NumPy has something to say about the shape."""
+    given = key.as_constant() if key.is_constant() else None
+    slices = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(each, slice) and _is_plain(each) for each in slices) or array.scalar:
+        return False
+    axes = [axis for axis, each in enumerate(slices) if each.step is not None and each.step < 0]
+    sizes = list(array.tensor.fake.shape)
+    if not axes or len(slices) > len(sizes) or not all(type(size) is int for size in sizes):
+        return False
+    forward = [slice(*_ascending(each, sizes[axis])) for axis, each in enumerate(slices)]
+    part = protocol.getitem(t, array, t.make(tuple(forward)))
+    assert isinstance(part, ArrayValue)
+    if isinstance(value, ArrayValue) and value.tensor.fake.dim():
+        wanted, found = tuple(part.tensor.fake.shape), tuple(value.tensor.fake.shape)
+        if len(found) > len(wanted) or not all(
+                type(its) is int and its in (1, size) for its, size in zip(found[::-1], wanted[::-1], strict=False)):
+            return False
+        spread = call_function(t, np.broadcast_to, [value, t.make(wanted)], {})
+        value = call_function(t, np.flip, [spread, t.make(tuple(axes))], {})
+    elif not (isinstance(value, ArrayValue) or value.is_constant() or isinstance(value, SymValue)):
+        return False
+    protocol.setitem(t, part, t.make(Ellipsis), value)
+    return True
+
+
+def _is_plain(given: slice) -> bool:
+    return all(each is None or type(each) is int for each in (given.start, given.stop, given.step)) and given.step != 0
+
+
+def _ascending(given: slice, size: int) -> tuple[int, int, int]:
+    """Start, stop and step of a slice with the same places, in ascending order."""
+    places = range(*given.indices(size))
+    places = places if places.step > 0 else places[::-1]
+    return (places.start, places.stop, places.step) if places else (0, 0, 1)
 
 
 class ArrayViewValue(ArrayValue):
@@ -391,11 +430,27 @@ def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str
 
 def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     if isinstance(fn, type):
-        t.break_("numpy-function", function=f"numpy.{fn.__name__}")
+        return _converted(t, fn, args, kwargs)
     given = [arg.realize() for arg in args]
     if fn in (np.asarray, np.array) and given and isinstance(given[0], TensorValue):
         given[0] = _array_of_tensor(t, given[0], [], {})
     return numpy_calls.call(t, numpy_calls.function(fn), given, kwargs, result_of)
+
+
+def _converted(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`cls(array)`, a scalar type: the numbers cast, where NumPy casts them as `astype` does, whatever they are; of one number
+    a scalar."""
+    array = args[0].realize() if len(args) == 1 and not kwargs else None
+    if not isinstance(array, ArrayValue) or not _casts_all(array.tensor.fake.dtype, cls):
+        t.break_("numpy-function", function=f"numpy.{cls.__name__}")
+    result = protocol.call_method(t, array, "astype", t.make(cls))
+    return result if array.tensor.fake.dim() or array.scalar else protocol.getitem(t, result, t.make(()))
+
+
+def _casts_all(dtype: torch.dtype, cls: type) -> bool:
+    if dtype.is_complex:
+        return issubclass(cls, np.complexfloating)
+    return issubclass(cls, (np.inexact, np.bool_)) or np.can_cast(numpy_agreement.numpy_dtype(dtype), cls, "safe")
 
 
 def _is_function(obj: object) -> bool:
