@@ -391,3 +391,31 @@ def test_a_reference_to_what_the_frame_lets_go_is_dead() -> None:
 
     compiled = fxjit.compile(run, backend="eager")
     assert compiled(X, {"it": Plain()})[1] is run(X, {"it": Plain()})[1] is True
+
+
+class Counter:
+    """Its method is compiled, so that entries are bound to it; the program has no reference to it."""
+
+    def __init__(self) -> None:
+        self.found: int | None = None
+
+    def place(self, x: torch.Tensor, wanted: float) -> int:
+        found = (x == wanted).nonzero()
+        return -1 if len(found) == 0 else int(found[0].item())
+
+    def look(self, x: torch.Tensor, wanted: float) -> None:
+        self.found = self.place(x, wanted)
+
+    def step(self, x: torch.Tensor, wanted: float) -> torch.Tensor:
+        self.look(x, wanted)
+        assert self.found is not None
+        return x + self.found
+
+
+def test_references_of_our_own_are_none_of_the_programs() -> None:
+    counter = Counter()
+    step = fxjit.compile(counter.step, backend="eager")
+    for wanted in (1.0, 2.0, 1.0):
+        x = torch.arange(3.0)
+        assert torch.equal(step(x, wanted), Counter().step(x, wanted))
+    assert not any("can be seen" in str(reason) for reason in fxjit.counters["graph_break"])

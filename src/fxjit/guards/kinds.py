@@ -29,6 +29,10 @@ __all__ = [
 Op = tuple[Any, ...]
 
 
+def _gone(ref: weakref.ref[Any]) -> None:
+    """Whoever wants to know asks the reference."""
+
+
 class WeakHeld:
     """An object held by a weak reference, or by a strong one when its type does not support weak references."""
 
@@ -39,7 +43,7 @@ class WeakHeld:
         self._strong: object = None
         self._ref: Callable[[], object] | None = None
         try:
-            self._ref = weakref.ref(obj)
+            self._ref = weakref.ref(obj, _gone)  # no reference of the program's, as one without a callback may be
         except TypeError:
             self._strong = obj
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -66,7 +66,7 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     if kind is type or issubclass(kind, type):
         return True
     if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
-        return weakref.getweakrefcount(value.peek()) > 0  # the program's own: nobody has looked at it in this trace
+        return _is_referred_to(value.peek())
     return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not module_of(kind).startswith("torch")
 
 
@@ -97,7 +97,7 @@ def _may_end(value: Value) -> bool:
     obj = _object(value)
     if _is_plain_sequence(obj):
         return _has_finalizer(obj, within=2)
-    return (_has_finalizer(obj) or weakref.getweakrefcount(obj) > 0) and _end_is_seen(value, {id(value)})
+    return (_has_finalizer(obj) or _is_referred_to(obj)) and _end_is_seen(value, {id(value)})
 
 
 def _is_of_a_closure(value: Value) -> bool:
@@ -164,6 +164,20 @@ def _has_finalizer(obj: object, within: int = 0) -> bool:
 
 def _own_iter(obj: list[object] | tuple[object, ...]) -> Callable[..., Iterator[object]]:
     return list.__iter__ if issubclass(type(obj), list) else tuple.__iter__
+
+
+def _is_referred_to(obj: object) -> bool:
+    """Whether the program has a weak reference to it. Ours have a callback: guards, entries, marks."""
+    return weakref.getweakrefcount(obj) > 0 and not all(map(_is_ours, weakref.getweakrefs(obj)))
+
+
+def _is_ours(ref: object) -> bool:
+    if type(ref) is not weakref.ref:  # a proxy, or of a class of the program's
+        return False
+    callback: object = ref.__callback__
+    while isinstance(callback, partial):
+        callback = callback.func
+    return type(callback) is FunctionType and str(callback.__globals__.get("__name__")).startswith("fxjit.")
 
 
 def _is_finalized(cls: type) -> bool:
