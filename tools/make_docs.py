@@ -244,8 +244,8 @@ DIFFERENCES = (
     ("jagged `NestedTensor`, whose sizes are numbers of a kind of their own",
      "breaks the graph; with `fullgraph=True` an error (torch.compile traces most operators on it)"),
     ("`x.untyped_storage()`",
-     "breaks the graph; with `fullgraph=True` an error (torch.compile knows its `size()` and `resize_(0)`, and refuses `nbytes`, "
-     "`data_ptr` and the rest)"),
+     "breaks the graph; with `fullgraph=True` an error (torch.compile knows its `size()` and `resize_(0)`, and refuses "
+     "`nbytes`, `data_ptr` and the rest)"),
     ("a break inside a loop, a `try` block or a `with` of the program's own class",
      "what stands before and behind the block is compiled, where it is three operators or more, and Python runs the block "
      "(torch.compile compiles what stands before `try` and `with`, and nothing around a loop)"),
