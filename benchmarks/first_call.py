@@ -7,6 +7,7 @@ are compared with eager steps of the same process before and after it. Printed a
 
 `--second-process` measures the first result in a process that finds another's cache: its graphs alone, and its entries too
 (`config.store_entries`), of which it says how many frames still were traced, and whether results and gradients are eager's.
+With `--processor` its seconds are of the processor, this process's alone: on a busy machine they are what repeats.
 """
 
 from __future__ import annotations
@@ -89,18 +90,18 @@ def _printed_by(folder: str, arguments: list[str]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure_second(name: str, entries: bool, training: bool) -> dict[str, Any]:
+def measure_second(name: str, entries: bool, training: bool, clock: Callable[[], float]) -> dict[str, Any]:
     """Of one program, in this process, whose cache folder another one may have filled."""
     fxjit.compile(lambda x: x * 2 + 1)(torch.ones(3))
     models.seed(0)
     eager = PROGRAMS[name]()
     models.seed(0)
     ours = PROGRAMS[name]()
-    found: dict[str, Any] = {"eager": first_call(step_of(eager, eager.fn, training))}
+    found: dict[str, Any] = {"eager": first_call(step_of(eager, eager.fn, training), clock)}
     fxjit.counters.clear()
     with fxjit.config.patch(store_entries=entries):
         compiled = fxjit.compile(ours.fn)
-        found["first"] = first_call(step_of(ours, compiled, training))
+        found["first"] = first_call(step_of(ours, compiled, training), clock)
         found["traced"] = fxjit.counters["cache"]["entry miss"]
         wrong = []
         for batch in ours.batches:
@@ -115,7 +116,7 @@ SECOND_HEADER = ("program", "empty cache, s over eager's", "graphs of another pr
                  "frames traced", "results")
 
 
-def second_row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
+def second_row(name: str, rounds: int, training: bool, processor: bool) -> tuple[str, ...]:
     """One row of the table of second processes."""
     seconds: dict[str, list[float]] = {"empty": [], "graphs": [], "entries": []}
     traced, wrong = 0, ""
@@ -124,7 +125,8 @@ def second_row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
             with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
                 for where in ("empty", kind):
                     found = _printed_by(folder, ["--second-process", "--here", name, *(["--entries"] if entries else []),
-                                                 *(["--training"] if training else [])])
+                                                 *(["--training"] if training else []),
+                                                 *(["--processor"] if processor else [])])
                     seconds[where].append(found["first"] - found["eager"])
                     wrong = wrong or found["wrong"]
         traced = int(found["traced"])
@@ -159,19 +161,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tiers", action="store_true")
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--second-process", action="store_true", help="the table of second processes")
+    parser.add_argument("--processor", action="store_true", help="with --second-process: seconds of the processor")
     parser.add_argument("--entries", action="store_true", help="with --here: config.store_entries")
     parser.add_argument("--only", nargs="*", default=SAMPLE, help="these programs; without a name: all")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(argv)
     if options.here and options.second_process:
-        print(json.dumps(measure_second(options.here, options.entries, options.training)))
+        clock = time.process_time if options.processor else time.perf_counter
+        print(json.dumps(measure_second(options.here, options.entries, options.training, clock)))
         return
     if options.here:
         print(json.dumps(measure(options.here, options.tiers, options.training)))
         return
     rows = []
     for name in options.only or PROGRAMS:
-        rows.append((second_row if options.second_process else row)(name, options.rounds, options.training))
+        rows.append(second_row(name, options.rounds, options.training, options.processor) if options.second_process
+                    else row(name, options.rounds, options.training))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(markdown(SECOND_HEADER if options.second_process else HEADER, rows))
     print(f"\n{measured_beside()}")
