@@ -192,12 +192,22 @@ def report_frame_compiled(event: FrameCompiled) -> None:
 
 def report_break(reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = "") -> GraphBreak:
     """A graph break that will be resumed from (or that ends in a skip, which is reported as well)."""
-    event = GraphBreak(explain_reason(reason, **context), user_frames(user_stack), function)
+    event = break_event(reason, context, user_stack, function=function)
+    tell_break(event)
+    return event
+
+
+def break_event(reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = "") -> GraphBreak:
+    """The event of a graph break, not told yet."""
+    return GraphBreak(explain_reason(reason, **context), user_frames(user_stack), function)
+
+
+def tell_break(event: GraphBreak) -> None:
+    """Counts, logs and passes on a graph break."""
     counters["graph_break"][event.reason] += 1
     if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", event.why, event.user_stack[-1:]):
         _breaks_log.info("%s", break_text(event.why, (*_callers(), *event.user_stack)))
     record_event(event)
-    return event
 
 
 def report_skip(

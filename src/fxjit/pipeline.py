@@ -342,15 +342,18 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
         return None
     _C.safe_point()
+    broke = None
+    if isinstance(end, Break):
+        broke = events.break_event(end.reason.reason, end.reason.context, end.reason.user_stack, function=name)
     unsaid = [*process_state.bound_by(), *_not_as_data(options, result, offer)]
     record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present(),
-                      home_of(frame.globals), speculative)
+                      home_of(frame.globals), speculative, broke)
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
     if config.store_entries:
         importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
-    _report(options, frame, result, graph, new_code, seconds)
+    _report(frame, result, graph, new_code, seconds, broke)
     return entry
 
 
@@ -645,12 +648,10 @@ def _calls_of(graph: torch.fx.GraphModule | None) -> tuple[str, ...]:
     return () if graph is None else tuple(node.name for node in graph.graph.nodes if node.op.startswith("call_"))
 
 
-def _report(options: Options, frame: Frame, result: TraceResult, graph: torch.fx.GraphModule | None,
-            new_code: types.CodeType, seconds: dict[str, float]) -> None:
-    end = result.end
-    if isinstance(end, Break):
-        why = end.reason
-        events.report_break(why.reason, why.context, why.user_stack, function=frame.code.co_qualname)
+def _report(frame: Frame, result: TraceResult, graph: torch.fx.GraphModule | None, new_code: types.CodeType,
+            seconds: dict[str, float], broke: events.GraphBreak | None) -> None:
+    if broke is not None:
+        events.tell_break(broke)
     if logs.enabled("guards"):
         lines = "\n".join(f"  {guard.describe()}" for guard in result.guards)
         _guards_log.info("%s\n%s", frame.code.co_qualname, lines)

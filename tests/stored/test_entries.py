@@ -508,6 +508,17 @@ def test_sizes_that_vary_are_found_again(new_process: NewProcess, traces: list[s
         assert traces == expected
 
 
+def test_breaks_are_counted_as_where_they_were_traced(new_process: NewProcess, traces: list[str]) -> None:
+    found = []
+    for _ in range(2):
+        traces.clear()
+        counters.clear()
+        run(new_process(HEAD + PROGRAMS["breaks inside callees"]))
+        found.append(dict(counters["graph_break"]))
+    assert not traces
+    assert found[0] == found[1] != {}
+
+
 def test_an_entry_for_one_size_comes_before_one_for_any(new_process: NewProcess, traces: list[str]) -> None:
     text = HEAD + PROGRAMS["a function"]
     for expected in (["fn", "fn"], []):

@@ -117,8 +117,20 @@ def _pack_skip(skipped: Skipped) -> dict[str, Any]:
     with table.leading():
         guards = pack_guards(skipped.guards, table, skipped.home)
     told = [dataclasses.astuple(event.why), None if event.cause is None else dataclasses.astuple(event.cause)]
-    stack = [[frame.filename, frame.lineno, frame.name] for frame in event.user_stack]
-    return {"sources": table.rows, "guards": guards, "arg_names": list(skipped.arg_names), "skip": [*told, stack]}
+    return {"sources": table.rows, "guards": guards, "arg_names": list(skipped.arg_names),
+            "skip": [*told, _pack_stack(event.user_stack)]}
+
+
+def _pack_break(broke: events.GraphBreak) -> list[Any]:
+    return [dataclasses.astuple(broke.why), _pack_stack(broke.user_stack)]
+
+
+def _pack_stack(stack: Sequence[traceback.FrameSummary]) -> list[list[Any]]:
+    return [[frame.filename, frame.lineno, frame.name] for frame in stack]
+
+
+def _read_stack(packed: list[list[Any]]) -> tuple[traceback.FrameSummary, ...]:
+    return tuple(traceback.FrameSummary(file, line, name) for file, line, name in packed)
 
 
 def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
@@ -133,6 +145,7 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
         guards = pack_guards(compiled.guards, table, compiled.home)
         new_code = pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table)))
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names), "code": new_code, "graph": graph,
+            "broke": None if compiled.broke is None else _pack_break(compiled.broke),
             "speculative": None if compiled.speculative is None else _pack_speculative(compiled.speculative),
             "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
 
@@ -253,6 +266,9 @@ def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
         new_code, ops = read_code(packed["code"], FrameCode(code, graph, codes)), tuple(packed["ops"])
     entry = _C.Entry(tree, new_code, Payload(guards, tuple(packed["arg_names"]), code.co_freevars, stored))
     entries.add(code, options, entry, guards.weakly_held())
+    if packed["broke"] is not None:
+        why, stack = packed["broke"]
+        events.tell_break(events.GraphBreak(_explained(why), _read_stack(stack), code.co_qualname))
     shown = read_captured(packed["graph"]) if packed["graph"] is not None and events.is_listened_to() else None
     events.report_frame_compiled(events.FrameCompiled(code, shown, tuple(guards), len(ops), ops))
     return entry
@@ -304,8 +320,7 @@ def _read_skip(options: Any, frame: Frame, stored: Stored) -> None:
         pass
     why, cause, stack = stored.packed["skip"]
     explained, broke = _explained(why), None if cause is None else _explained(cause)
-    user_stack = tuple(traceback.FrameSummary(file, line, name) for file, line, name in stack)
-    event = events.FrameSkipped(code, explained, user_stack, broke)
+    event = events.FrameSkipped(code, explained, _read_stack(stack), broke)
     entries.note_skip(code, options, stored)
     if explained.id == "skip-nothing-captured":
         events.tell_empty(event, entries.is_users(code, options))

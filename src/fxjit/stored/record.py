@@ -12,7 +12,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from fxjit.backends.graph.recipe import AnyRecipe
-from fxjit.events import FrameSkipped
+from fxjit.events import FrameSkipped, GraphBreak
 from fxjit.guards.kinds import GuardSet
 from fxjit.process_state import ResultOf
 
@@ -41,6 +41,8 @@ class Compiled:
     home: str
     #: What calls the graph of a branch that was speculated on.
     speculative: SpeculativeGraph | None = None
+    #: The break that its graph ends at.
+    broke: GraphBreak | None = None
 
 
 @dataclass(frozen=True, slots=True)
