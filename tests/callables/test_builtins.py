@@ -5,7 +5,10 @@ from __future__ import annotations
 import abc
 import collections.abc
 import enum
+import importlib
 import numbers
+import sys
+import types
 import typing
 
 import pytest
@@ -417,3 +420,20 @@ def test_an_identity_and_the_number_that_it_is_are_one_key(program):
 @pytest.mark.parametrize("program", [lambda x: x * len({id(x), 5}), lambda x: x * {id(x): 4, 7: 1}[7]])
 def test_small_numbers_are_no_identities(program):
     assert_same_as_eager(program, X)
+
+
+def test_modules_that_are_imported_by_name():
+    """As they are at each call: a program may put others in their place."""
+    def f(x):
+        return importlib.import_module("torch.nn.functional").relu(x) + __import__("torch.nn").nn.functional.silu(x)
+
+    assert_same_as_eager(f, X)
+    name = "a_module_of_this_test"
+    compiled = fxjit.compile(lambda x: x * importlib.import_module(name).scale, backend="eager", fullgraph=True)
+    try:
+        for scale in (2, 3):
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].scale = scale
+            assert torch.equal(compiled(X), X * scale)
+    finally:
+        del sys.modules[name]

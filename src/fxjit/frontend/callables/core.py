@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import importlib
 import sys
 import threading
 import types
@@ -26,12 +27,13 @@ from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, 
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.random_values import RandomValue, are_random, compute
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
 from fxjit.frontend.values.sets import unpack_in_any_order
-from fxjit.guards.kinds import PythonCheck
-from fxjit.guards.source import ConstSource
+from fxjit.guards.kinds import IdIs, PythonCheck
+from fxjit.guards.source import ConstSource, ItemSource
 
 # -- about one object -------------------------------------------------------------------------------------------
 
@@ -561,7 +563,24 @@ def import_(t: Tracer, name: Value, globals: Value | None = None, locals: Value 
     if known not in sys.modules or (level is not None and concrete_or_break(t, level, "__import__") != 0):
         t.break_("opcode-import", name=known)
     whole = fromlist is not None and protocol.truth(t, fromlist)
-    return t.make(sys.modules[known if whole else known.partition(".")[0]])
+    return _imported_module(t, known if whole else known.partition(".")[0])
+
+
+@function(importlib.import_module)
+def import_module(t: Tracer, name: Value, package: Value | None = None) -> Value:
+    """The same."""
+    known = concrete_or_break(t, name, "import_module")
+    if known not in sys.modules:
+        t.break_("opcode-import", name=known)
+    return _imported_module(t, known)
+
+
+def _imported_module(t: Tracer, name: str) -> Value:
+    module, found_by = sys.modules[name], known_namespace(t, sys.modules)
+    if not isinstance(module, types.ModuleType) or (found_by is not None and found_by.written):
+        t.break_("opcode-import", name=name)
+    t.guard(IdIs(ItemSource(ConstSource(sys.modules, "sys.modules"), name), module))
+    return t.make(module)
 
 
 def concrete_or_break(t: Tracer, value: Value, what: str) -> Any:
