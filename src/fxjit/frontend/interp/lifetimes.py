@@ -168,10 +168,10 @@ def _own_iter(obj: list[object] | tuple[object, ...]) -> Callable[..., Iterator[
 
 def _is_referred_to(obj: object) -> bool:
     """Whether the program has a weak reference to it. Ours have a callback: guards, entries, marks."""
-    return weakref.getweakrefcount(obj) > 0 and not all(map(_is_ours, weakref.getweakrefs(obj)))
+    return weakref.getweakrefcount(obj) > 0 and not all(map(_has_fxjit_callback, weakref.getweakrefs(obj)))
 
 
-def _is_ours(ref: object) -> bool:
+def _has_fxjit_callback(ref: object) -> bool:
     if type(ref) is not weakref.ref:  # a proxy, or of a class of the program's
         return False
     callback: object = ref.__callback__
