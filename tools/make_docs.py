@@ -247,8 +247,9 @@ DIFFERENCES = (
      "breaks the graph; with `fullgraph=True` an error (torch.compile knows its `size()` and `resize_(0)`, and refuses "
      "`nbytes`, `data_ptr` and the rest)"),
     ("a break inside a loop, a `try` block or a `with` of the program's own class",
-     "what stands before and behind the block is compiled, where it is three operators or more, and Python runs the block "
-     "(torch.compile compiles what stands before `try` and `with`, and nothing around a loop)"),
+     "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
+     "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
+     "where it is three operators or more"),
 )
 
 
