@@ -22,7 +22,9 @@ enum {
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 168,   /* of a: 516 KB */
     BLOCK_COLUMNS = 1024, /* of b: 3 MB */
-    FEW = 4,            /* rows up to which nothing is packed: each number of b is read once */
+    FEW = 4,            /* rows up to which nothing is packed: each number of b is read once; */
+    MOST_FEW = 12,      /* where the columns of b are contiguous and of at least LONG numbers */
+    LONG = 256,
     TOGETHER = 8,       /* rows of b that are added up at once there */
     WORK = 1 << 17,     /* multiplications for which a thread is called: 2 us */
 };
@@ -326,36 +328,39 @@ multiply_columns(const product_t *product, int64_t from, int64_t to)
 
 /* -- few rows ------------------------------------------------------------------------------------------------------*/
 
-/* The columns of b are contiguous: a sum for each, 16 numbers at a time. */
+/* The columns of b are contiguous: a sum for each, 16 numbers at a time. All sums are in registers, for which every loop over them
+ * has to be unrolled. */
 WIDE static inline __attribute__((always_inline)) void
-dot(const product_t *product, int rows, int64_t column, int64_t count)
+dot(const product_t *product, int rows, int columns, int64_t column, int64_t count)
 {
     const float *lines[FEW];
-    for (int64_t c = 0; c < FEW; c++) {
+    UNROLLED for (int c = 0; c < columns; c++) {
         lines[c] = product->b.data + least(column + c, column + count - 1) * product->b.column;
     }
     for (int64_t from = 0; from < product->k; from += CHAIN * LANES) {
         int64_t to = least(from + CHAIN * LANES, product->k);
-        __m512 s[FEW][FEW];
-        UNROLLED for (int i = 0; i < rows * FEW; i++) {
-            s[i / FEW][i % FEW] = _mm512_setzero_ps();
+        __m512 s[MOST_FEW][FEW];
+        UNROLLED for (int i = 0; i < rows; i++) {
+            UNROLLED for (int c = 0; c < columns; c++) {
+                s[i][c] = _mm512_setzero_ps();
+            }
         }
         for (int64_t p = from; p < to; p += LANES) {
             __mmask16 there = first_lanes(to - p);
             __m512 x[FEW];
-            UNROLLED for (int c = 0; c < FEW; c++) {
+            UNROLLED for (int c = 0; c < columns; c++) {
                 x[c] = _mm512_maskz_loadu_ps(there, lines[c] + p);
             }
             UNROLLED for (int i = 0; i < rows; i++) {
                 __m512 y = _mm512_maskz_loadu_ps(there, product->a.data + i * product->a.row + p);
-                UNROLLED for (int c = 0; c < FEW; c++) {
+                UNROLLED for (int c = 0; c < columns; c++) {
                     s[i][c] = _mm512_fmadd_ps(x[c], y, s[i][c]);
                 }
             }
         }
-        for (int i = 0; i < rows; i++) {
+        UNROLLED for (int i = 0; i < rows; i++) {
             float *out = product->out + i * product->line + column;
-            UNROLLED for (int c = 0; c < FEW; c++) {
+            UNROLLED for (int c = 0; c < columns; c++) {
                 float sum = _mm512_reduce_add_ps(s[i][c]);
                 if (c < count) {
                     out[c] = product->add || from ? out[c] + sum : sum;
@@ -397,26 +402,30 @@ add_rows(const product_t *product, int rows, int64_t from, int64_t to)
     }
 }
 
-#define FEW_ROWS(R) \
+#define FEW_ROWS(R, C) \
     WIDE static void few_##R(const product_t *product, int64_t from, int64_t to) \
     { \
-        if (product->b.column == 1) { \
+        if (R <= FEW && product->b.column == 1) { \
             add_rows(product, R, from, to); \
             return; \
         } \
-        for (int64_t column = from; column < to; column += FEW) { \
-            dot(product, R, column, least(FEW, to - column)); \
+        for (int64_t column = from; column < to; column += C) { \
+            dot(product, R, C, column, least(C, to - column)); \
         } \
     }
-FEW_ROWS(1) FEW_ROWS(2) FEW_ROWS(3) FEW_ROWS(4)
-static void (*const few[FEW + 1])(const product_t *, int64_t, int64_t) = {NULL, few_1, few_2, few_3, few_4};
+FEW_ROWS(1, 4) FEW_ROWS(2, 4) FEW_ROWS(3, 4) FEW_ROWS(4, 4) FEW_ROWS(5, 4) FEW_ROWS(6, 4)
+FEW_ROWS(7, 3) FEW_ROWS(8, 3) FEW_ROWS(9, 2) FEW_ROWS(10, 2) FEW_ROWS(11, 2) FEW_ROWS(12, 2)
+static void (*const few[MOST_FEW + 1])(const product_t *, int64_t, int64_t) = {
+    NULL, few_1, few_2, few_3, few_4, few_5, few_6, few_7, few_8, few_9, few_10, few_11, few_12,
+};
 
 /* -- calls ---------------------------------------------------------------------------------------------------------*/
 
 static int
 is_few(const product_t *product)
 {
-    return product->m <= FEW && (product->b.column == 1 || product->a.column == 1);
+    int dots = product->b.column != 1 && product->a.column == 1;
+    return product->m <= FEW ? dots || product->b.column == 1 : product->m <= MOST_FEW && dots && product->k >= LONG;
 }
 
 static int

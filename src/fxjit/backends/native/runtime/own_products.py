@@ -29,6 +29,9 @@ MOST: Final = 320
 #: How many calls of each library, of which the shortest counts; and how much faster a change of library has to be.
 TURNS, MARGIN = 9, 1.05
 
+#: Counts up when the kernels change: what was measured of others is no longer true.
+KERNELS: Final = 2
+
 _measured: dict[int, bool] = {}
 
 
@@ -45,7 +48,7 @@ def prefer_where_faster(shapes: Iterable[Shape]) -> None:
 def is_faster(shape: Shape, number: int) -> bool:
     """Whether our kernels are faster at products of this class, by what was measured once."""
     if number not in _measured:
-        facts = ("own products", number, processor(), torch.__version__)
+        facts = ("own products", KERNELS, number, processor(), torch.__version__)
         _measured[number] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], shape)
     return _measured[number]
 
