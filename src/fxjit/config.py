@@ -216,7 +216,7 @@ class Cpp(Group):
     extra_flags: str = _row("", "Flags added to the compiler's command.", in_cache_key=True)
     own_products: bool = _row(
         True, "Multiply matrices of float32 by fxjit's own kernels where these were measured to be faster than the BLAS that "
-        "ATen calls.",
+        "ATen calls, and few rows of bfloat16.", in_cache_key=True,
     )
     own_convolutions: bool = _row(
         True, "Convolve images of float32 that are channels last by fxjit's own kernels where these were measured to be about "

@@ -76,7 +76,7 @@ SAMPLES: dict[str, tuple[Instruction, str]] = {
         "x = with_strides(x, (5,), (1,), torch.float32)",
     ),
     "GEMM": (
-        Instruction("GEMM", into=out, a=x, b=y, bias=-1, wide=0, unlocked=0, sizes=Numbers((2, 3, 4))),
+        Instruction("GEMM", into=out, a=x, b=y, bias=-1, type=0, unlocked=0, sizes=Numbers((2, 3, 4))),
         "gemm(x, y, out=out, sizes=(2, 3, 4))",
     ),
     "BMM": (Instruction("BMM", into=out, a=x, b=y, float32=1), "bmm(x, y, out=out)"),

@@ -6,10 +6,13 @@ import itertools
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import fxjit
 from fxjit import _C, config, tensor_shim
+from fxjit.backends.native.executor import plan
 from fxjit.backends.native.runtime import own_products
+from fxjit.backends.native.schedule import blas
 from fxjit.counters import counters
 
 needs_kernels = pytest.mark.skipif(
@@ -150,3 +153,71 @@ def test_the_setting_leaves_all_products_to_the_blas(monkeypatch):
         with config.patch({"cpp.own_products": on}):
             own_products.prefer_where_faster([(64, 64, 64, False, False)])
     assert asked == [True, False]
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch):
+    """The products of few rows of bfloat16 in programs that are built now."""
+    seen = []
+
+    def noted(node, low):
+        found = blas.product_of_few_rows(node, low)
+        seen.extend([] if found is None else [found])
+        return found
+
+    monkeypatch.setattr(plan, "product_of_few_rows", noted)
+    fxjit.reset()
+    with config.patch(cache_graphs=False), torch.no_grad():
+        yield seen
+    fxjit.reset()
+
+
+needs_halves = pytest.mark.skipif(
+    not tensor_shim.ensure() or not _C.program_can("few rows"), reason="this processor has no AVX-512"
+)
+
+
+@needs_halves
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
+def test_few_rows_of_bfloat16_are_as_near_to_the_true_ones_as_atens(few_rows, m: int):
+    for n, k, gap in ((1, 128, 0), (33, 129, 0), (70, 1000, 6), (131, 321, 2)):
+        x = torch.randn(m, k + gap).bfloat16()[:, :k]
+        weight, bias = torch.randn(n, k + gap).bfloat16()[:, gap:], torch.randn(n).bfloat16()
+        for call, args in ((F.linear, (x, weight)), (F.linear, (x[None].contiguous(), weight, bias)),
+                           (torch.mm, (x, weight.t())), (torch.addmm, (bias, x, weight.t()))):
+            del few_rows[:]
+            fxjit.reset()
+            found, atens = fxjit.compile(lambda *args: call(*args), fullgraph=True, dynamic=False)(*args), call(*args)  # noqa: B023
+            assert len(few_rows) == 1, (call, n, k)
+            assert found.dtype is atens.dtype and found.shape == atens.shape and found.stride() == atens.stride()
+            true = x.double() @ weight.double().t() + (bias.double() if len(args) == 3 else 0)
+            scale = x.double().abs() @ weight.double().abs().t() + 1
+            error, theirs = (((each.double().view(true.shape) - true).abs() / (scale * 1e-6 + true.abs())).max()
+                             for each in (found, atens))
+            assert error <= max(1.01 * theirs, 2.0**-8)
+
+
+@needs_halves
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_few_rows_on_threads_and_numbers_at_the_ends(few_rows, threads: int):
+    before = torch.get_num_threads()
+    x, weight = torch.randn(3, 700).bfloat16(), torch.randn(900, 700).bfloat16()
+    x[0, 3], x[1, 699], weight[5, 7], weight[899, 0] = float("inf"), float("nan"), -float("inf"), 3e38
+    try:
+        torch.set_num_threads(threads)
+        found = fxjit.compile(F.linear, dynamic=False)(x, weight)
+    finally:
+        torch.set_num_threads(before)
+    assert len(few_rows) == 1
+    torch.testing.assert_close(found, F.linear(x, weight), equal_nan=True)
+
+
+@needs_halves
+def test_what_is_not_few_rows(few_rows):
+    weight = torch.randn(64, 256).bfloat16()
+    for call, x in ((F.linear, torch.randn(13, 256)), (lambda x, w: x[:, :64] @ w, torch.randn(2, 256)),
+                    (lambda x, w: F.linear(x[:, :100], w[:, :100]), torch.randn(2, 256))):
+        torch.testing.assert_close(fxjit.compile(call, dynamic=False)(x.bfloat16(), weight), call(x.bfloat16(), weight))
+    with config.patch({"cpp.own_products": False}):
+        fxjit.compile(F.linear, dynamic=False)(torch.randn(2, 256).bfloat16(), weight)
+    assert not few_rows

@@ -350,6 +350,7 @@ dot(const product_t *product, int rows, int columns, int64_t column, int64_t cou
             __m512 x[FEW];
             UNROLLED for (int c = 0; c < columns; c++) {
                 x[c] = _mm512_maskz_loadu_ps(there, lines[c] + p);
+                __builtin_prefetch(lines[c] + p + columns * product->b.column, 0, 2); /* the next columns, across pages */
             }
             UNROLLED for (int i = 0; i < rows; i++) {
                 __m512 y = _mm512_maskz_loadu_ps(there, product->a.data + i * product->a.row + p);

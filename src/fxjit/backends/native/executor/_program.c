@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "_module.h"
+#include "_bfloat16.h"
 #include "_convolution.h"
 #include "_program.h"
 #include "_ranges.h"
@@ -481,7 +482,8 @@ static PyTypeObject program_type = {
 
 PyDoc_STRVAR(program_can_doc,
 "program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm'), "
-"and convolve images ('convolve') or take recurrent layers ('recurrent') by our own kernels.");
+"and convolve images ('convolve') or take recurrent layers ('recurrent') and\n"
+"products of few rows of bfloat16 ('few rows') by our own kernels.");
 
 static PyObject *
 program_can(PyObject *Py_UNUSED(module), PyObject *name)
@@ -492,6 +494,9 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "bmm") == 0) {
         can = fxjit_torch.bmm_out != NULL;
+    }
+    else if (can && PyUnicode_CompareWithASCIIString(name, "few rows") == 0) {
+        can = fxjit_few_bfloat16_runs();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "recurrent") == 0) {
         can = fxjit_gemm_runs();

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../runtime/_cuda.h"
+#include "_bfloat16.h"
 #include "_program.h"
 
 /* Kernels of more tensors, and calls of more values, take their arrays from the heap. */
@@ -408,6 +409,32 @@ leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride
     return transposed;
 }
 
+/* The types of products, of their results as well. */
+enum { FLOATS, DOUBLES, HALVES };
+
+/* By our kernel for few rows of bfloat16, with the numbers of fxjit_step_gemm. */
+static int
+multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int unlocked)
+{
+    few_t product = {
+        .m = s[0], .n = s[1], .k = s[2], .a = (uint16_t *)a + s[5], .b = (uint16_t *)b + s[8], .out = (uint16_t *)out + s[11],
+        .bias = bias == NULL ? NULL : (uint16_t *)bias + s[13], .a_line = s[3], .b_line = s[7], .line = s[9],
+    };
+    if (!fxjit_few_bfloat16_runs() || product.m > FXJIT_FEW_ROWS) {
+        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX-512");
+        return -1;
+    }
+    PyThreadState *state = unlocked ? PyEval_SaveThread() : NULL;
+    int done = fxjit_few_bfloat16(&product);
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
+    if (done < 0) {
+        PyErr_NoMemory();
+    }
+    return done;
+}
+
 /* into[m, n] (+)= a[m, k] b[k, n], row after row; with a bias each row starts as that. The numbers: m n k, then for a, b and
  * into each: row stride, column stride, offset; then the bias's stride and offset. Calls the BLAS as ATen does. */
 int
@@ -415,7 +442,7 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
 {
     const int64_t *s = frame->numbers + o->sizes;
     int64_t m = s[0], n = s[1], k = s[2];
-    int wide = (int)o->wide, has_bias = o->bias >= 0;
+    int wide = o->type == DOUBLES, has_bias = o->bias >= 0;
     size_t item = wide ? sizeof(double) : sizeof(float);
     void *out, *a, *b, *bias = NULL;
     if (slot_data(&frame->slots[o->into], &out) < 0 || slot_data(&frame->slots[o->a], &a) < 0 ||
@@ -424,6 +451,9 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     }
     if (m == 0 || n == 0) {
         return 0;
+    }
+    if (o->type == HALVES) {
+        return multiply_few(s, out, a, b, bias, (int)o->unlocked);
     }
     char *to = (char *)out + s[11] * item;
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;

@@ -27,7 +27,7 @@ from ..ir import Buffer, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.own_convolutions import is_preferred
 from ..runtime.own_products import Shape
-from ..schedule.blas import Product, blas_is_atens, origin, product_of
+from ..schedule.blas import Product, blas_is_atens, origin, product_of, product_of_few_rows
 from ..schedule.fuse import group_work
 from ..schedule.product_tiles import TiledProduct
 from ..target import scalar_tensor
@@ -52,6 +52,8 @@ from .opcodes import (
 
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
+#: The types of GEMM, by its number for them.
+PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16)
 #: The devices whose memory programs allocate and look at by torch's shim.
 DEVICES = ("cpu", "cuda")
 
@@ -233,7 +235,7 @@ class _Planner:
 
     def extern(self, step: Extern) -> None:
         node = step.node
-        product = product_of(node, self.low)
+        product = product_of(node, self.low) or product_of_few_rows(node, self.low)
         if product is not None:
             self.multiply(node, product)
             return
@@ -341,11 +343,11 @@ class _Planner:
         numbers = [product.m, product.n, product.k, a.row, a.column, a.offset, b.row, b.column, b.offset, product.n, 1, 0,
                    *((0, 0) if bias is None else (bias.column, bias.offset))]
         unlocked = int(self.hints(prod((product.m, product.n, product.k))) > LONG_PRODUCT)
-        wide = meta_of(node).dtype is torch.float64
-        if not wide:
+        dtype = meta_of(node).dtype
+        if dtype is torch.float32:
             self.note_product(product)
         self.add("GEMM", into=Variable(name), a=given[0], b=given[1], bias=-1 if bias is None else given[2],
-                 wide=int(wide), unlocked=unlocked, sizes=Numbers(sizes_of(numbers)))
+                 type=PRODUCT_TYPES.index(dtype), unlocked=unlocked, sizes=Numbers(sizes_of(numbers)))
 
     def note_product(self, product: Product | None, rows: Size | None = None) -> None:
         """`rows`: of a block, where it is multiplied by blocks."""

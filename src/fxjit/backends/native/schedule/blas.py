@@ -7,18 +7,23 @@ passes to the same BLAS function with the same arguments. The operands may be vi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.fx
 
-from fxjit import _C, process_state
+from fxjit import _C, config, process_state
 
 from ..index import Size, Sizes, contiguous_strides, equal, prod, same_sizes, sizes_of
 from ..ir import merged_stride
 from ..lower.table import Lowering, is_view, meta_of, op_name
 
 LIMIT = 2**31 - 1
+#: What the BLAS multiplies.
+TYPES: Final = (torch.float32, torch.float64)
+#: Rows up to which bfloat16 is multiplied by our own kernel, and terms from which a sum is worth its end.
+FEW_ROWS: Final = 12
+LEAST_TERMS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,23 @@ class Product:
     bias: Operand | None
 
 
-def product_of(node: torch.fx.Node, low: Lowering) -> Product | None:
+def product_of_few_rows(node: torch.fx.Node, low: Lowering) -> Product | None:
+    """A product of few rows of bfloat16 by weights of contiguous columns, which is our own kernel's (executor/_bfloat16.c)."""
+    found = product_of(node, low, (torch.bfloat16,)) if config.cpp.own_products and _C.program_can("few rows") else None
+    if found is None or not isinstance(found.m, int) or not isinstance(found.n, int) or not isinstance(found.k, int):
+        return None
+    rows_are = equal(found.a.column, 1) and equal(found.b.row, 1)
+    return found if rows_are and found.m <= FEW_ROWS and found.k >= LEAST_TERMS else None
+
+
+def product_of(node: torch.fx.Node, low: Lowering, types: tuple[torch.dtype, ...] = TYPES) -> Product | None:
     """The product that a call is, or None where ATen is called for it."""
     name = op_name(node)
     if name not in ("mm.default", "addmm.default", "linear.default") or node.kwargs or not blas_is_atens():
         return None
     arguments = [arg for arg in node.args if arg is not None]
     metas = [meta_of(node), *(meta_of(arg) for arg in arguments if isinstance(arg, torch.fx.Node))]
-    if len(metas) != len(arguments) + 1 or not all(suits(meta, metas[0].dtype) for meta in metas):
+    if len(metas) != len(arguments) + 1 or not all(suits(meta, metas[0].dtype, types) for meta in metas):
         return None
     out = metas[0]
     if not same_sizes(sizes_of(out.stride()), contiguous_strides(sizes_of(out.shape))):
@@ -84,8 +98,8 @@ def blas_is_atens() -> bool:
     return "mkldnn.matmul" not in process_state.query("float32_precision")
 
 
-def suits(meta: Any, dtype: torch.dtype) -> bool:
-    return (isinstance(meta, torch.Tensor) and meta.dtype is dtype and dtype in (torch.float32, torch.float64)
+def suits(meta: Any, dtype: torch.dtype, types: tuple[torch.dtype, ...]) -> bool:
+    return (isinstance(meta, torch.Tensor) and meta.dtype is dtype and dtype in types
             and meta.layout is torch.strided and meta.device.type == "cpu")
 
 

@@ -1,0 +1,184 @@
+/* Few rows of bfloat16 by weights whose columns are contiguous, as those of linear layers are: decoding of few sequences, which the
+ * reading of the weights bounds. Products are exact in float, sums are floats and are rounded once at the end. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../_tensor.h"
+#include "_bfloat16.h"
+#include "_gemm.h"
+#include "_wide.h"
+
+#ifdef FXJIT_HAS_WIDE
+
+#define HALVES __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma")))
+
+enum {
+    PAIRS = 2 * LANES,
+    COLUMNS = 4,      /* at once at most */
+    WORK = 1 << 17,   /* multiplications for which a thread is called */
+};
+
+/* a: lines of floats, PAIRS at a time those of even and then those of odd places. */
+typedef struct {
+    const few_t *product;
+    const float *a;
+    int64_t line;
+} task_t;
+
+int
+fxjit_few_bfloat16_runs(void)
+{
+    return fxjit_gemm_runs() && __builtin_cpu_supports("avx512bw");
+}
+
+HALVES static inline __m512
+lower_halves(__m512i x)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+
+HALVES static inline __m512
+upper_halves(__m512i x)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+HALVES static inline __m512i
+load(const uint16_t *from, int64_t count)
+{
+    return count >= PAIRS ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((__mmask32)((1u << count) - 1), from);
+}
+
+HALVES static void
+widen(const few_t *product, float *to, int64_t line)
+{
+    for (int64_t i = 0; i < product->m; i++, to += line) {
+        for (int64_t p = 0; p < product->k; p += PAIRS) {
+            __m512i x = load(product->a + i * product->a_line + p, product->k - p);
+            _mm512_store_ps(to + p, lower_halves(x));
+            _mm512_store_ps(to + p + LANES, upper_halves(x));
+        }
+    }
+}
+
+static float
+widened(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint16_t
+rounded(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* `count` columns from one on: as many sums as registers hold, which all loops over them have to be unrolled for. */
+HALVES static inline __attribute__((always_inline)) void
+dot(const task_t *task, int rows, int columns, int64_t column, int64_t count)
+{
+    const few_t *product = task->product;
+    const uint16_t *lines[COLUMNS];
+    __m512 s[FXJIT_FEW_ROWS][COLUMNS];
+    UNROLLED for (int c = 0; c < columns; c++) {
+        lines[c] = product->b + least(column + c, column + count - 1) * product->b_line;
+        UNROLLED for (int i = 0; i < rows; i++) {
+            s[i][c] = _mm512_setzero_ps();
+        }
+    }
+    for (int64_t p = 0; p < product->k; p += PAIRS) {
+        __m512 x[COLUMNS], y[COLUMNS];
+        UNROLLED for (int c = 0; c < columns; c++) {
+            __m512i both = load(lines[c] + p, product->k - p);
+            __builtin_prefetch(lines[c] + p + columns * product->b_line, 0, 2); /* the next columns, across pages */
+            x[c] = lower_halves(both);
+            y[c] = upper_halves(both);
+        }
+        UNROLLED for (int i = 0; i < rows; i++) {
+            const float *a = task->a + i * task->line + p;
+            __m512 first = _mm512_load_ps(a), second = _mm512_load_ps(a + LANES);
+            UNROLLED for (int c = 0; c < columns; c++) {
+                s[i][c] = _mm512_fmadd_ps(x[c], first, s[i][c]);
+                s[i][c] = _mm512_fmadd_ps(y[c], second, s[i][c]);
+            }
+        }
+    }
+    UNROLLED for (int i = 0; i < rows; i++) {
+        UNROLLED for (int c = 0; c < columns; c++) {
+            float sum = _mm512_reduce_add_ps(s[i][c]);
+            if (c < count) {
+                sum += product->bias == NULL ? 0 : widened(product->bias[column + c]);
+                product->out[i * product->line + column + c] = rounded(sum);
+            }
+        }
+    }
+}
+
+#define FEW_ROWS(R, C) \
+    HALVES static void few_##R(const task_t *task, int64_t from, int64_t to) \
+    { \
+        for (int64_t column = from; column < to; column += C) { \
+            dot(task, R, C, column, least(C, to - column)); \
+        } \
+    }
+FEW_ROWS(1, 4) FEW_ROWS(2, 4) FEW_ROWS(3, 4) FEW_ROWS(4, 4) FEW_ROWS(5, 3) FEW_ROWS(6, 3)
+FEW_ROWS(7, 2) FEW_ROWS(8, 2) FEW_ROWS(9, 2) FEW_ROWS(10, 2) FEW_ROWS(11, 2) FEW_ROWS(12, 2)
+static void (*const few[FXJIT_FEW_ROWS + 1])(const task_t *, int64_t, int64_t) = {
+    NULL, few_1, few_2, few_3, few_4, few_5, few_6, few_7, few_8, few_9, few_10, few_11, few_12,
+};
+
+static void
+by_columns(void *data)
+{
+    const task_t *task = data;
+    int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads(), blocks = (task->product->n + LANES - 1) / LANES;
+    few[task->product->m](task, blocks * thread / threads * LANES,
+                          least(blocks * (thread + 1) / threads * LANES, task->product->n));
+}
+
+int
+fxjit_few_bfloat16(const few_t *product)
+{
+    int64_t line = (product->k + PAIRS - 1) / PAIRS * PAIRS;
+    void *a;
+    if (posix_memalign(&a, 64, (size_t)(product->m * line) * sizeof(float)) != 0) {
+        return -1;
+    }
+    widen(product, a, line);
+    task_t task = {product, a, line};
+    int64_t work = product->m * product->n * product->k;
+    int64_t threads = fxjit_openmp.inside() ? 1 : least(fxjit_openmp.most(), work / WORK + 1);
+    if (threads == 1) {
+        few[product->m](&task, 0, product->n);
+    }
+    else {
+        fxjit_openmp.parallel(by_columns, &task, (unsigned)threads, 0);
+    }
+    free(a);
+    return 0;
+}
+
+#else
+
+int
+fxjit_few_bfloat16_runs(void)
+{
+    return 0;
+}
+
+int
+fxjit_few_bfloat16(const few_t *product)
+{
+    (void)product;
+    return -1;
+}
+
+#endif
