@@ -331,7 +331,8 @@ def cache_folder() -> Path:
     where that needs a home folder and there is none."""
     chosen: str = globals()["cache_dir"]
     if chosen:
-        return Path.cwd() / _with_home("cache_dir", chosen)
+        folder = _with_home("cache_dir", chosen)
+        return folder if folder.is_absolute() else Path.cwd() / folder  # a process may be in no folder any more
     base = os.environ.get("XDG_CACHE_HOME") or ""
     given = _with_home("cache_dir", base) if base else Path()
     return (given if given.is_absolute() else _with_home("cache_dir", "~/.cache")) / "fxjit"

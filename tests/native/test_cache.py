@@ -313,6 +313,23 @@ def test_no_home_folder_is_one_warning_and_no_folder_called_tilde(monkeypatch, t
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("chosen", ["/a\0b", "/" + "x" * 5000, "/proc/1/nowhere", "relative"])
+def test_a_folder_that_cannot_be_is_one_warning(monkeypatch, tmp_path, chosen):
+    """As for `relative` in a folder that was removed."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with config.patch(cache_dir=str(tmp_path / "absolute")), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile_one(41)
+    with config.patch(cache_dir=chosen):
+        with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels") as caught:
+            compile_one(42)
+            compile_one(43)
+        assert len(caught) == 1
+
+
 def test_the_folder_for_people_to_look_at_knows_home_too(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     with config.patch(debug_dir="~/out"):

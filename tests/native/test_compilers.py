@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -264,6 +265,18 @@ def test_a_program_that_takes_the_status_of_every_child() -> None:
         compile_one(78)
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_process_that_may_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at its limit, or at its end."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    compile_one(79)
+    with pytest.raises(CppCompileError, match="cannot be started"):
+        cc.start_child(["/no/such/compiler"])
 
 
 def test_a_child_says_how_it_ended() -> None:

@@ -1,5 +1,5 @@
-"""Training on very small batches: a normalisation over two images has gradients that are differences of almost equal numbers, which
-magnify what was rounded before. Layer by layer, ours are as near to a float64 run as eager's are."""
+"""Training on very small batches: a normalisation over two images has gradients that are differences of almost equal numbers,
+which magnifies what was rounded before. Layer by layer, ours are as near to a float64 run as eager's are."""
 
 from __future__ import annotations
 

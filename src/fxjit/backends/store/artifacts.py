@@ -265,7 +265,7 @@ def open_cache() -> Cache:
     """The folder of the settings; the memory, with a warning once, where that cannot be used safely."""
     try:
         folder = str(kernels_folder())
-    except ConfigError as problem:
+    except (ConfigError, OSError) as problem:  # OSError: it is relative, and the folder that the program is in is gone
         folder = str(problem)
     key = (folder, config.disk_cache)
     if key not in _opened:
@@ -276,7 +276,7 @@ def open_cache() -> Cache:
 def _open() -> Cache:
     try:
         cache = KernelCache(kernels_folder())
-    except (OSError, ConfigError) as problem:
+    except (OSError, ConfigError, ValueError) as problem:  # ValueError: no folder can have such a name
         _warn(str(config.cache_dir) or "the user's cache folder", problem)
         return MemoryCache()
     cache.trim(config.cache_size_mb * 2**20)

@@ -53,10 +53,14 @@ class Child:
         try:
             starter.start()
             starter.join()
-        except BaseException:
-            starter.join()
-            self.stop()
-            raise
+        except BaseException as error:
+            if isinstance(error, RuntimeError) and starter.ident is None:
+                begin()  # no thread can be started: the process has too many, or is ending
+            else:
+                if starter.ident is not None:
+                    starter.join()
+                self.stop()
+                raise
         if problems:
             raise problems[0]
 
