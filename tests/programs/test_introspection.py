@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import pytest
 import torch
-from tests.differential import assert_same_as_eager
+from tests.differential import assert_same, assert_same_as_eager
 
 import fxjit
 
@@ -269,3 +269,55 @@ def test_annotations_that_a_class_gets_by_being_read() -> None:
     first, second = type("First", (), {}), type("Second", (), {})
     for _ in range(2):
         assert compiled(X, first)[1] == run(X, second)[1]
+
+
+# Code that runs among the frame's own variables
+
+
+def sets_and_looks(x):
+    count = 1
+    exec("other = count + 1")
+    return x + count, locals().get("other")
+
+
+def looks_before_and_after(x):
+    count, before = 1, locals()
+    exec("count = 2; other = 3")
+    after = locals()
+    return x + count, sorted(name for name in after if name != "x"), after is before, before.get("other")
+
+
+def sets_in_a_loop(x):
+    for step in range(3):
+        exec(f"value_{step} = step")
+    return x + 1, sorted(name for name in locals() if name.startswith("value"))
+
+
+def sets_for_itself(x):
+    exec("first = 2")
+    exec("result.append(first)", {"result": (found := [])}, locals())
+    return x * 2, found
+
+
+def in_a_namespace(x):
+    space = {"y": 3}
+    exec("z = y + 1", space)
+    return x + space["z"]
+
+
+def in_what_it_calls(x):
+    return sets_and_looks(x + 1)[0] * 2, sets_and_looks(x)[1]
+
+
+@pytest.mark.parametrize("program", [sets_and_looks, looks_before_and_after, sets_in_a_loop, sets_for_itself, in_a_namespace,
+                                     in_what_it_calls], ids=lambda fn: fn.__name__)
+def test_what_exec_sets_is_where_python_puts_it(program):
+    def outcome(fn):
+        try:
+            return fn(torch.ones(3))
+        except NameError as error:  # Python 3.13: what `exec` sets is nowhere
+            return str(error)
+
+    compiled = fxjit.compile(program, backend="eager")
+    for _ in range(2):
+        assert_same(outcome(compiled), outcome(program))

@@ -17,7 +17,7 @@ from .normalize import LEAVES
 _READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE"})
 _ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 _GOES_ON = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE"})
-_SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
 class Loop(NamedTuple):
@@ -114,7 +114,7 @@ def only_raises(code: Code, index: int | None) -> bool:
 def live_before(code: Code, index: int) -> frozenset[str]:
     """The plain locals that the frame may still read, test or delete from the instruction at `index` on. All of them where
     the code may look at its locals by name."""
-    if not _SEES_ALL_LOCALS.isdisjoint(code.code.co_names):
+    if not SEES_ALL_LOCALS.isdisjoint(code.code.co_names):
         return frozenset(code.varnames)
     live: list[int] | None = code.facts.get("live")
     if live is None:

@@ -43,6 +43,8 @@ class Version:
     """Comprehensions run in the frame of their function (LOAD_FAST_AND_CLEAR)."""
     close_gives_result: bool
     """`generator.close()` gives what the body returned."""
+    locals_are_kept: bool
+    """`locals()` of a function is one dict a frame, which keeps what `exec` puts there; else each call makes one."""
     class_call_runs_init: bool
     """A CALL that was specialised for a class runs `__init__` itself: the frame hook does not see that frame, and an exception
     that comes out of it looks for its handler one unit before the CALL. CALL_KW is never specialised."""
@@ -71,6 +73,7 @@ _VERSIONS = {
         function_attributes=False,
         inlines_comprehensions=False,
         close_gives_result=False,
+        locals_are_kept=True,
         class_call_runs_init=False,
         with_exit_below=3,
     ),
@@ -89,6 +92,7 @@ _VERSIONS = {
         function_attributes=False,
         inlines_comprehensions=True,
         close_gives_result=False,
+        locals_are_kept=True,
         class_call_runs_init=False,
         with_exit_below=3,
     ),
@@ -107,6 +111,7 @@ _VERSIONS = {
         function_attributes=True,
         inlines_comprehensions=True,
         close_gives_result=True,
+        locals_are_kept=False,
         class_call_runs_init=True,
         with_exit_below=3,
     ),
@@ -127,6 +132,7 @@ _VERSIONS = {
         function_attributes=True,
         inlines_comprehensions=True,
         close_gives_result=True,
+        locals_are_kept=False,
         class_call_runs_init=True,
         with_exit_below=4,
         subscript_is_operator=True,

@@ -551,7 +551,7 @@ def _runs_code(fn: Any) -> None:
         t.break_("call-builtin", function=fn.__name__, args=", ".join(arg.describe() for arg in args))
 
 
-for _code_runner in (eval, exec, compile):
+for _code_runner in (eval, compile):
     _runs_code(_code_runner)
 
 

@@ -17,6 +17,8 @@ import torch
 from fxjit import process_state, progress
 from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
+from fxjit.frontend.bytecode.flow import SEES_ALL_LOCALS, in_loop
+from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import Machine, user_stack
 from fxjit.frontend.interp.nesting import can_break_at_call, is_own, is_resume_function
@@ -165,6 +167,17 @@ def _reads_own_frame(function: Callable[..., object]) -> None:
 
 _reads_own_frame(sys._getframe)
 _reads_own_frame(inspect.currentframe)
+
+
+@handles(exec)
+def _exec(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Before Python 3.13 what it sets among the frame's own variables stays there, for whoever looks at all of them."""
+    frame = t.frame
+    if frame is not None and len(args) == 1 and not kwargs and VERSION.locals_are_kept:
+        looks = sum(each.opname == "LOAD_GLOBAL" and each.argval in SEES_ALL_LOCALS for each in frame.instructions)
+        if looks > 1 or in_loop(frame.code, frame.index):
+            _leave_whole(t, "call-own-frame", "exec")
+    t.break_("call-builtin", function="exec", args=", ".join(arg.describe() for arg in args))
 
 
 def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs: Mapping[str, Value],
