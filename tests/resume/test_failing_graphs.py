@@ -8,7 +8,7 @@ import logging
 
 import pytest
 import torch
-from tests.differential import outcome_with_tracebacks
+from tests.differential import assert_same, outcome_with_tracebacks
 
 import fxjit
 from fxjit import _C
@@ -385,3 +385,74 @@ def test_a_backend_with_a_callable_of_its_own_is_told_what_that_raises():
 
     with pytest.raises(KeyError, match="seen by the backend"):
         fxjit.compile(raises_in_the_middle, backend=wrapping)(torch.ones(3), torch.tensor([7, 0, 1]), [])
+
+
+# What debuggers see of a call that raised
+
+
+def raises_itself(x, other):
+    count, y = 5, x + 1
+    pair = [y, (count, "text")]
+    if count:
+        raise ValueError(len(pair))
+    return y
+
+
+def raises_in_an_operator(x, other):
+    count, y = 5, x * 2
+    z = y.sin()
+    return z @ torch.ones(77, 77)
+
+
+def raises_in_a_loop(x, other):
+    total = 0
+    for step in range(5):
+        total = total + x * step
+        if step == 3:
+            raise KeyError(step)
+    return total
+
+
+def raises_in_what_it_calls(x, other):
+    y = x + 1
+
+    def inner(z, table):
+        doubled, name = z * 2, "inner"
+        return table[name]
+
+    return inner(y, other)
+
+
+def finds_nothing(x, other):
+    y = x.exp()
+    missing = other.get("missing")
+    return y + missing
+
+
+def frames_of(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever the program raises
+        call()
+    frames, trace = [], caught.value.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == __file__:
+            found = {name: value for name, value in trace.tb_frame.f_locals.items()
+                     if not callable(value) and not name.startswith(".")}
+            frames.append((trace.tb_frame.f_code.co_name, trace.tb_lineno, found))
+        trace = trace.tb_next
+    return frames[-2:] if frames[-1][0] == "inner" else frames[-1:]
+
+
+@pytest.mark.parametrize("program", [raises_itself, raises_in_an_operator, raises_in_a_loop, raises_in_what_it_calls,
+                                     finds_nothing], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_traceback_has_the_locals_of_every_frame(program, backend):
+    x = torch.linspace(-1, 1, 6).view(2, 3)
+    expected = frames_of(lambda: program(x, {}))
+    compiled = fxjit.compile(program, backend=backend)
+    for _ in range(2):
+        found = frames_of(lambda: compiled(x, {}))
+        assert [each[:2] for each in found] == [each[:2] for each in expected]
+        for (_, _, mine), (_, _, eager) in zip(found, expected, strict=True):
+            assert mine.keys() == eager.keys()
+            for name, value in eager.items():
+                assert_same(mine[name], value, name, rtol=1e-6)

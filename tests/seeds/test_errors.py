@@ -173,7 +173,7 @@ def test_a_compiler_that_fails_the_second_time(what, tmp_path):
 def test_our_own_mistakes_are_errors_that_name_the_place(monkeypatch):
     from fxjit import pipeline
 
-    def mistake(*args):
+    def mistake(*args, **kwargs):
         raise KeyError("a mistake of ours")
 
     monkeypatch.setattr(pipeline, "trace_frame", mistake)

@@ -19,7 +19,8 @@ from fxjit.errors import BreakGraph
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.protocol import type_lookup
-from fxjit.frontend.values.sequence import SequenceValue
+from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
+from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import Alternatives
 from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource, module_of
 
@@ -34,6 +35,9 @@ _LET_GO_OF = (*_VARIABLES, CallSource)
 _UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
 #: Whose memory matters more.
 _LET_GO = (ModuleType, torch.Tensor, torch.nn.Module)
+_PLAIN_CONTAINERS = (ListValue, TupleValue)
+#: Reasons to break because the instruction raises.
+_RAISES = ("opcode-uncaught", "operator-raised")
 
 
 def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
@@ -50,6 +54,25 @@ def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGr
         referred |= given
     kept = {name for name in unread if id(machine.locals[name]) in referred or _end_is_seen(machine.locals[name], given)}
     return frozenset(kept.union(own))
+
+
+def looked_at_afterwards(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
+    """The locals that are read no more where the frame raises: its traceback has them, for debuggers and the program. Of new
+    objects those that are easily handed on."""
+    if cause is None or cause.reason not in _RAISES:
+        return frozenset()
+    return frozenset(name for name, value in machine.locals.items()
+                     if name not in live and not name.startswith(".") and _is_handed_on_easily(value, 3))
+
+
+def _is_handed_on_easily(value: Value, depth: int) -> bool:
+    if isinstance(value, (GraphTensor, ConstantValue)):
+        return True
+    if value.source is not None:
+        return not isinstance(value, Alternatives)
+    if not isinstance(value, SequenceValue) or type(value) not in _PLAIN_CONTAINERS or not depth:
+        return False
+    return all(_is_handed_on_easily(item, depth - 1) for item in value.items)
 
 
 def _gets_an_end(value: Value, given: set[int]) -> bool:

@@ -291,7 +291,7 @@ class Machine:
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
         live = resumability.live_locals(self.code, self.pc)
-        kept = lifetimes.kept_alive(self, live, cause)
+        kept = lifetimes.kept_alive(self, live, cause) | lifetimes.looked_at_afterwards(self, live, cause)
         return FrameState(
             stack=tuple(self.stack),
             locals={name: value for name, value in self.locals.items() if name in live or name in kept},
