@@ -250,6 +250,9 @@ DIFFERENCES = (
      "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
      "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
      "where it is three operators or more"),
+    ("`checkpoint(..., preserve_rng_state=False)` of a function that draws random numbers (dropout)",
+     "gradients are those of the numbers that forward drew; eager's recomputation draws others, and its gradients are of those "
+     "(torch.compile's are as fxjit's)"),
 )
 
 
