@@ -388,6 +388,7 @@ add_rows(const product_t *product, int rows, int64_t from, int64_t to)
             UNROLLED for (int q = 0; q < TOGETHER; q++) {
                 if (q < deep) {
                     __m512 x = _mm512_maskz_loadu_ps(there, b + q * product->b.row + at);
+                    __builtin_prefetch(b + (q + TOGETHER) * product->b.row + at, 0, 2);
                     UNROLLED for (int i = 0; i < rows; i++) {
                         float y = a[i * product->a.row + q * product->a.column];
                         s[i] = _mm512_fmadd_ps(_mm512_set1_ps(y), x, s[i]);
