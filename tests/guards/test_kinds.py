@@ -322,8 +322,9 @@ def test_code_of_a_function() -> None:
         return lambda: n
 
     one, two = make(1), make(2)
-    guard = CodeIs(X, one.__code__)
+    guard = CodeIs(X, one.__code__, globals())
     assert holds(guard, x=two), "two closures of one lambda share their code"
+    assert not holds(guard, x=types.FunctionType(one.__code__, {}, closure=one.__closure__)), "it has other globals"
     assert not holds(guard, x=lambda: 1)
     assert not holds(guard, x=len) and not holds(guard, x=types.MethodType(one, 1))
     two.__code__ = make.__code__.replace(co_freevars=("n",)) if False else (lambda n: lambda: (n, n))(1).__code__

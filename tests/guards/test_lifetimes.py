@@ -116,7 +116,7 @@ SOURCE = LocalSource("x")
 MORTAL: dict[str, Callable[[Any], kinds.Guard]] = {
     "TypeIs": lambda thing: kinds.TypeIs(SOURCE, thing),
     "IdIs": lambda thing: kinds.IdIs(SOURCE, thing),
-    "CodeIs": lambda thing: kinds.CodeIs(SOURCE, thing),
+    "CodeIs": lambda thing: kinds.CodeIs(SOURCE, thing, globals()),
     "ConstIs": lambda thing: kinds.ConstIs(SOURCE, thing),
     "KeysAre": lambda thing: kinds.KeysAre(SOURCE, ("a", thing)),
     "SetIs": lambda thing: kinds.SetIs(SOURCE, frozenset({"a", thing})),

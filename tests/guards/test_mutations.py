@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import copy
 import copyreg
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -133,12 +134,22 @@ _ONE = torch.ones(3)
 _deref, _set_deref = _with_a_variable(2)
 _unset, _set_unset = _with_a_variable_unset()
 
+NUMBER = 2
+
+
+def by_number(x: torch.Tensor) -> torch.Tensor:
+    return x * NUMBER
+
+
+by_other_number = types.FunctionType(by_number.__code__, {"NUMBER": 3})
+
 CASES: dict[str, Case] = {
     # checks
     "type": Case(lambda x, w: x * len(type(w.thing).__name__), lambda: Thing(thing=Thing()), _set(thing=3)),
     "is": Case(lambda x, w: w.fn(x), lambda: Thing(fn=torch.sin), _set(fn=torch.cos)),
     "tensor": Case(lambda x, w: x + w.t, lambda: Thing(t=torch.ones(3)), _set(t=torch.ones(3, dtype=torch.float64))),
     "code": Case(lambda x, w: w.fn(x), lambda: Thing(fn=by_two), _set(fn=by_three)),
+    "namespace": Case(lambda x, w: w.fn(x), lambda: Thing(fn=by_number), _set(fn=by_other_number)),
     "const": Case(lambda x, w: x * w.number, lambda: Thing(number=2.5), _set(number=-0.5)),
     "length": Case(lambda x, w: x * len(w.items), lambda: Thing(items=[1, 2]), lambda w: w.items.append(3)),
     "instance_has_attr": Case(lambda x, w: x * (2 if hasattr(w.thing, "more") else 3), lambda: Thing(thing=Thing()),

@@ -225,7 +225,8 @@ print(sum(each > 0 for each in seen), before == gc.get_threshold())
 
 
 def test_a_fork_while_another_thread_imports_the_compiler():
-    """What a thread imports that the child has not would stay locked there, and half made."""
+    """What a thread imports that the child has not would stay locked there, and half made. No backward runs: behind
+    one, torch for GPUs refuses another in a child."""
     program = """
 import os, signal, threading, time
 import torch, fxjit
@@ -235,7 +236,6 @@ def compile_one(number):
     exec(f"def fn(x): return x.sin() * {number}", space)
     x = torch.ones(3, requires_grad=True)
     out = fxjit.compile(space["fn"], backend="aot_eager")(x)
-    out.sum().backward()
     return torch.allclose(out, x.sin() * number)
 
 thread = threading.Thread(target=compile_one, args=(1,))

@@ -381,6 +381,12 @@ code_is(const fxjit_check *check, PyObject *value)
 }
 
 static int
+namespace_is(const fxjit_check *check, PyObject *value)
+{
+    return PyFunction_Check(value) && (int64_t)(uintptr_t)PyFunction_GET_GLOBALS(value) == check->number;
+}
+
+static int
 length_is(const fxjit_check *check, PyObject *value)
 {
     Py_ssize_t n;
@@ -485,6 +491,8 @@ fxjit_check_run(fxjit_check *check, PyObject *value)
         return fxjit_held_is(&check->held, value);
     case CHECK_CODE:
         return code_is(check, value);
+    case CHECK_NAMESPACE:
+        return namespace_is(check, value);
     case CHECK_CONST:
         return fxjit_same_constant(check->held.obj, value);
     case CHECK_TENSOR:
@@ -515,6 +523,7 @@ fxjit_check_depends(const fxjit_check *check, PyObject *value)
     switch ((check_kind)check->kind) {
     case CHECK_TYPE:
     case CHECK_IS:
+    case CHECK_NAMESPACE: /* a function keeps its globals */
         return DEPENDS_ON_TYPE;
     case CHECK_CONST:
         return fxjit_never_changes(value) ? DEPENDS_ON_TYPE : DEPENDS_ON_MORE;

@@ -1,10 +1,15 @@
-"""Which module a dict of globals is of, as text: what another process knows it by."""
+"""Globals of functions: which module a dict of them is of, as text that another process knows it by; whether code uses any."""
 
 from __future__ import annotations
 
+import dis
 import sys
 import types
-from typing import Any
+from typing import Any, Final
+
+#: Instructions that read or write a global, in any Python; an import asks its globals where it is.
+_OF_GLOBALS: Final = frozenset(dis.opmap.get(name) for name in (
+    "LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "IMPORT_NAME"))
 
 
 def home_of(namespace: dict[str, Any]) -> str:
@@ -19,3 +24,10 @@ def home_of(namespace: dict[str, Any]) -> str:
 
 def _is_home(module: object, namespace: dict[str, Any]) -> bool:
     return isinstance(module, types.ModuleType) and vars(module) is namespace
+
+
+def uses_globals(code: types.CodeType) -> bool:
+    """Whether the code, or that of functions made in it, reads or writes globals."""
+    if not _OF_GLOBALS.isdisjoint(code.co_code[::2]):
+        return True
+    return any(uses_globals(each) for each in code.co_consts if isinstance(each, types.CodeType))

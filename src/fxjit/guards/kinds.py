@@ -16,6 +16,7 @@ from typing import Any
 from fxjit._C import instance_dict
 from fxjit.guards import ambient
 from fxjit.guards.constants import constant_key, is_plain, is_plain_key, same_constant
+from fxjit.guards.homes import home_of
 from fxjit.guards.source import Source, namespace_of, stored_keys, stored_length, stores_key
 from fxjit.guards.tensor_spec import TensorSpec
 
@@ -216,15 +217,20 @@ class IdIs(Guard):
 
 
 class CodeIs(Guard):
-    """value is a Python function whose __code__ is this code object. `home`: the module whose globals it has (homes.py)."""
+    """value is a Python function whose __code__ is this code object. `home` is the module whose globals it has (homes.py).
+    `reads`: the code uses globals, and they are this namespace. `held`: the guard keeps it, so that no other one comes to be at
+    its address."""
 
-    __slots__ = ("_held", "home")
+    __slots__ = ("_address", "_held", "_namespace", "home")
     hint = "a function made anew on each call keeps its code; one made by exec or a different function does not"
 
-    def __init__(self, source: Source, code: types.CodeType, home: str = "") -> None:
-        super().__init__((source,), id(code))
+    def __init__(self, source: Source, code: types.CodeType, namespace: dict[str, Any], reads: bool = True,
+                 held: bool = True) -> None:
+        super().__init__((source,), id(code), id(namespace) if reads else 0)
         self._held = WeakHeld(code)
-        self.home = home
+        self._address = id(namespace) if reads else None
+        self._namespace = namespace if reads and held else None
+        self.home = home_of(namespace)
 
     @property
     def code(self) -> Any:
@@ -232,7 +238,10 @@ class CodeIs(Guard):
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        return (("code", self._held.obj) if self._held.alive else ("never",),)
+        if not self._held.alive:
+            return (("never",),)
+        code = "code", self._held.obj
+        return (code,) if self._address is None else (code, ("namespace", self._address))
 
     @property
     def weakly_held(self) -> tuple[object, ...]:
@@ -240,10 +249,11 @@ class CodeIs(Guard):
 
     def holds(self, *values: Any) -> bool:
         value = values[0]
-        return type(value) is types.FunctionType and self._held.is_(value.__code__)
+        return (type(value) is types.FunctionType and self._held.is_(value.__code__)
+                and self._address in (None, id(value.__globals__)))
 
     def expected(self) -> str:
-        return f"a function with {self._held}"
+        return f"a function with {self._held}" + (f" and the globals of {self.home}" if self._address else "")
 
 
 class SameObject(Guard):

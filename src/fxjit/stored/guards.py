@@ -19,7 +19,7 @@ import torch
 
 from fxjit.guards import source as sources_module
 from fxjit.guards.constants import is_plain, same_constant
-from fxjit.guards.homes import home_of
+from fxjit.guards.homes import home_of, uses_globals
 from fxjit.guards.kinds import (
     AmbientIs,
     BasesAre,
@@ -285,7 +285,8 @@ def _code(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
     home = home_of(function.__globals__)
     if home != (data[1] if len(data) > 1 else home_of(scope.globals)):
         raise Changed(f"{sources[0].name} has the globals of another module")
-    return CodeIs(sources[0], function.__code__, home)
+    held = function.__globals__ is not scope.globals
+    return CodeIs(sources[0], function.__code__, function.__globals__, uses_globals(function.__code__), held)
 
 
 def _pattern(pattern: re.Pattern[Any]) -> list[Any]:

@@ -14,8 +14,9 @@ from fxjit.frontend.values import instance_dicts, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
 from fxjit.frontend.values.extension import ExtensionPoint
+from fxjit.frontend.values.namespaces import is_the_frames
 from fxjit.frontend.values.wrap import creates, wraps
-from fxjit.guards.homes import home_of
+from fxjit.guards.homes import uses_globals
 from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
@@ -408,7 +409,9 @@ class MethodValue(Value):
 
 @wraps(types.FunctionType)
 def wrap_function(t: Tracer, fn: types.FunctionType, source: Source) -> Value:
-    t.guard(CodeIs(source, fn.__code__, home_of(fn.__globals__)))
+    # The frame's own globals hold its code, and that its entries: a guard that held them would never let them go.
+    held = not is_the_frames(t, fn.__globals__)
+    t.guard(CodeIs(source, fn.__code__, fn.__globals__, uses_globals(fn.__code__), held))
     return FunctionValue(fn, source)
 
 

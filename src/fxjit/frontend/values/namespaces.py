@@ -164,6 +164,12 @@ def known_namespace(t: Tracer, namespace: dict[str, Any]) -> NamespaceValue | No
     return found if isinstance(found, NamespaceValue) else None
 
 
+def is_the_frames(t: Tracer, namespace: dict[str, Any]) -> bool:
+    """Whether these are the globals of the frame that is traced."""
+    found = known_namespace(t, namespace)
+    return found is not None and isinstance(found.source, GlobalsSource)
+
+
 def namespace_value(t: Tracer, namespace: dict[str, Any], builtins: dict[str, Any], is_root: bool = False,
                     function: types.FunctionType | None = None) -> NamespaceValue:
     """The one value of a globals dict in this trace; `function` is one that has it."""
