@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -66,9 +67,19 @@ def _forget_other_threads() -> None:
     """In a forked child, which has no thread but its own: the compiles of the others will never end."""
     global _lock
     _lock = threading.RLock()
-    for thread in [each for each in _compiling if each != threading.get_ident()]:
+    others = [each for each in _compiling if each != threading.get_ident()]
+    for thread in others:
         del _compiling[thread]
+    if others:
+        _renew_progress_lock()
     _restore_if_last()
+
+
+def _renew_progress_lock() -> None:
+    """torch.fx makes a progress bar for each graph that it runs, under a lock that the compile of a thread may hold."""
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    if tqdm is not None:
+        tqdm.set_lock(threading.RLock())
 
 
 #: Seconds that a fork waits for the imports of compiles, at most: one of them may wait for this thread.
@@ -77,7 +88,8 @@ PATIENCE = 20.0
 
 def _await_imports() -> None:
     """Waits until no compile of another thread imports anything: the child would find half a module, locked for good by a
-    thread that it has not."""
+    thread that it has not. An import that begins between this and the fork is not seen; holding imports back until then could
+    wait for a lock of another hook."""
     until = time.monotonic() + PATIENCE
     while _others_import() and time.monotonic() < until:
         time.sleep(0.001)

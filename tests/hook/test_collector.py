@@ -244,7 +244,7 @@ children = []
 while thread.is_alive():
     child = os.fork()
     if child == 0:
-        signal.alarm(120)
+        signal.alarm(60)
         os._exit(0 if compile_one(2) else 1)
     children.append(child)
     time.sleep(0.4)
@@ -252,6 +252,11 @@ print(len(children) > 1, {os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for 
 for each in children[4:]:
     os.kill(each, signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program], env=fxjit.config.child_environment(OMP_NUM_THREADS="1"),
-                          capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.split() == ["True", "{0}"]
+    said = []
+    for _ in range(3):  # without the wait a child hangs each time; an import that begins just before the fork may be missed
+        done = subprocess.run([sys.executable, "-c", program], env=fxjit.config.child_environment(OMP_NUM_THREADS="1"),
+                              capture_output=True, text=True, check=True, timeout=300)
+        said.append(done.stdout.split())
+        if said[-1] == ["True", "{0}"]:
+            return
+    raise AssertionError(said)
