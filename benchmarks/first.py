@@ -88,7 +88,9 @@ def _runner(fn: Callable[..., Any], args: tuple[Any, ...], training: bool) -> Ca
 
 
 def measure(name: str, case: Case, seconds: float, with_torch: bool) -> tuple[str, ...]:
-    """One row of the table."""
+    """One row of the table. Models of one class would share a limit of recompiles, so that no row keeps another's entries."""
+    fxjit.reset()
+    torch.compiler.reset()
     fn, args, training = case
     ways: dict[str, Any] = {"eager": fn}
     compilers: dict[str, Callable[..., Any]] = {"fxjit": fxjit.compile}
