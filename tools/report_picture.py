@@ -1,9 +1,10 @@
 """`python tools/report_picture.py docs/report.png`: the page of a small run (`python -m fxjit report`) as a picture, as
-Chromium shows it. Needs `pip install PyQt6-WebEngine`, for this alone."""
+Chromium shows it. Needs `chromium` (or `google-chrome`) on the path, for this alone."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,34 +33,18 @@ WIDTH, TALLEST = 1100, 2600
 
 
 def picture(page: Path, out: Path) -> None:
-    """The page, from its top down to its end or to the greatest height, after it was laid out."""
-    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-    os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
-    from PyQt6.QtCore import QTimer, QUrl
-    from PyQt6.QtWebEngineWidgets import QWebEngineView
-    from PyQt6.QtWidgets import QApplication
-
-    application = QApplication(["report_picture"])
-    view = QWebEngineView()
-    view.resize(WIDTH, 800)
-
-    def grab() -> None:
-        view.grab().save(str(out))
-        application.quit()
-
-    def fit(height: float) -> None:
-        view.resize(WIDTH, min(int(height) + 1, TALLEST))
-        QTimer.singleShot(1500, grab)
-
-    def loaded(well: bool) -> None:
-        if not well:
-            raise SystemExit(f"{page} cannot be shown")
-        view.page().runJavaScript("document.documentElement.scrollHeight", fit)
-
-    view.loadFinished.connect(loaded)
-    view.load(QUrl.fromLocalFile(str(page)))
-    view.show()
-    application.exec()
+    """The page, from its top down to its end or to the greatest height."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise SystemExit("neither chromium nor google-chrome is on the path")
+    base = [browser, "--headless=new", "--disable-gpu", "--no-sandbox", "--hide-scrollbars"]
+    asking = page.with_name("asking.html")
+    asking.write_text(page.read_text() + "<script>document.title = document.documentElement.scrollHeight</script>")
+    shown = subprocess.run([*base, f"--window-size={WIDTH},800", "--dump-dom", asking.as_uri()], capture_output=True, text=True,
+                           check=True).stdout
+    height = min(int(shown.split("<title>")[1].split("<")[0]) + 1, TALLEST)
+    taking = [f"--window-size={WIDTH},{height}", f"--screenshot={out}"]
+    subprocess.run([*base, *taking, page.as_uri()], capture_output=True, check=True)
 
 
 def main(out: Path) -> None:

@@ -57,6 +57,19 @@ def words(text):
     return html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", text, flags=re.S)))
 
 
+def test_a_frame_is_named_by_the_line_that_it_goes_on_at(page):
+    """The first line of the function, or that of the call that broke the graph; also where the backend tells of a graph."""
+    rows = re.findall(r"<tr>.*?</tr>", section(page, "Frames, in order"), flags=re.S)
+    compiled = [words(row) for row in rows if "kind compiled" in row]
+    assert any("script.py:5" in row for row in compiled) and any("script.py:8" in row for row in compiled)
+    assert all("script.py:" in words(row) for row in rows if "as captured" in row)
+
+
+def test_caches_are_told_by_what_they_keep(page):
+    found = words(section(page, "Caches"))
+    assert "captured graphs" in found and "kernels" in found and "not there" in found and "graph miss" not in found
+
+
 def test_the_page_is_whole_and_stands_alone(page):
     parsed = Page(page)
     assert page.lower().startswith("<!doctype html>") and not parsed.urls

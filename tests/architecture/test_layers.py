@@ -120,7 +120,7 @@ LAYERS: dict[str, set[str]] = {
     "module": LOW | {"skips", "options", "stance", "regions", "artifact"},
     "api": LOW | {"arguments", "artifact", "skips", "options", "stance", "regions", "module", "interop", "frontend.entries",
                   "frontend.dynamic", "backends.tiers", "backends.store"},
-    "report": LOW,
+    "report": LOW | {"resume"},
     "explain": LOW | {"api", "options", "report", "stored"},
     "profiler": LOW,
     "replacements": set(),

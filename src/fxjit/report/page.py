@@ -36,7 +36,7 @@ def render(run: Run) -> str:
         "<h2>Compiled again</h2>", _recompiles(run.notes),
         "<h2>Where compile seconds went</h2>", flame_html(flame_of(run.spans)),
         "<h2>Kernels</h2>", _kernels(run.kernels),
-        "<h2>Caches</h2>", _counts(run.counts),
+        "<h2>Caches</h2>", _caches(run.counts),
         "<h2>Source</h2>",
         "<p><span class='key skipped'>runs as it stands</span></p>" if skipped else "",
         sections or "<p>No source is to be had.</p>",
@@ -122,9 +122,12 @@ def _spent(seconds: float, whole: float, calls: int = 0) -> str:
     return f"<td class=num>{seconds * 1e3:.1f} ms</td><td class=num>{seconds / whole:.1%}</td><td class=num>{each}</td>"
 
 
-def _counts(counts: dict[str, dict[str, int]]) -> str:
-    found = counts.get("cache", {})
-    if not found:
-        return "<p>No cache was asked.</p>"
-    shown = ", ".join(f"{name}: {number}" for name, number in sorted(found.items()))
-    return f"<p>{html.escape(shown)}</p>"
+def _caches(counts: dict[str, dict[str, int]]) -> str:
+    """What was looked for on the disk, and whether it was there."""
+    asked = counts.get("cache", {})
+    rows = []
+    for kind, prefix in (("captured graphs, with what they were lowered to", "graph "), ("kernels and other compiled C++", "")):
+        numbers = [asked.get(prefix + what, 0) for what in ("hit", "miss", "not kept")]
+        if any(numbers):
+            rows.append(f"<tr><td class=note>{kind}</td>" + "".join(f"<td class=num>{each}</td>" for each in numbers) + "</tr>")
+    return _table(("", "found", "not there", "cannot be kept"), rows) if rows else "<p>No cache was asked.</p>"

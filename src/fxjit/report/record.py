@@ -9,6 +9,7 @@ from types import CodeType
 from fxjit import _C, events
 from fxjit.counters import counters
 from fxjit.events import FrameCompiled, FrameSkipped, GraphBreak, LibraryLoaded, Recompiled, RunsAsCaptured
+from fxjit.resume.cache import line_gone_on_at
 
 from .flame import Span
 from .source import SourceNotes
@@ -84,6 +85,9 @@ class Run:
         if event.graph is not None:
             self.graphs = number = self.graphs + 1
             self.source.add_graph(event.graph, number)
+            for note in self.notes:
+                if note.graph == number:  # told by the backend, which knows graphs and not frames
+                    note.function, note.place = event.function, place_of(event.code)
             text = event.graph.print_readable(print_output=False)
         place = (event.code.co_filename, event.code.co_firstlineno)
         known = self.guards_of.setdefault(place, [])
@@ -109,5 +113,5 @@ class Run:
 
 
 def place_of(code: CodeType) -> str:
-    """File and line of a code object."""
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    """File and line of a code object; of a resume function the line that it goes on at."""
+    return f"{code.co_filename}:{line_gone_on_at(code) or code.co_firstlineno}"

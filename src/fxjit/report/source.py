@@ -33,7 +33,9 @@ tr.break td { border-bottom: 2px solid var(--bad) } .why { color: var(--bad) } .
 .why, .skip, .guards { cursor: help; text-decoration: underline dotted } .guards { color: var(--note) }
 .skipped { background: repeating-linear-gradient(135deg, var(--skip1), var(--skip1) 6px, var(--skip2) 6px, var(--skip2) 12px) }
 .key { padding: .1em .6em; margin-right: .4em; border-radius: .3em }
-@media (max-width: 45em) { body { margin: 1em auto; padding: 0 .6em } td, th { padding: 0 .3em } }
+@media (max-width: 45em) { body { margin: 1em auto; padding: 0 .6em } td, th { padding: 0 .3em }
+  .source tr { display: grid; grid-template-columns: 3em 1fr } .source td.note { grid-column: 2 }
+  .source td.note:empty { display: none } }
 """
 
 Place = tuple[str, int]
@@ -138,4 +140,4 @@ def _section(
         rows.append(
             f"<tr{mark}><td class=n>{number}</td><td{shade}>{html.escape(text.rstrip())}</td><td class=note>{note}</td></tr>"
         )
-    return f"<h2>{html.escape(file)}</h2><div class=scroll><table>{''.join(rows)}</table></div>"
+    return f"<h2>{html.escape(file)}</h2><div class=scroll><table class=source>{''.join(rows)}</table></div>"

@@ -80,6 +80,12 @@ def origin_of(code: CodeType) -> Origin | None:
     return None if original is None else Origin(original, known.index)
 
 
+def line_gone_on_at(code: CodeType) -> int | None:
+    """For messages: the line of the program where a resume function goes on; None for other code."""
+    origin = origin_of(code)
+    return None if origin is None else decode(origin.code).instructions[origin.index].line
+
+
 def resume_point_of(code: CodeType) -> tuple[CodeType, ResumePoint, str | None] | None:
     """The original that a resume function enters, how, and the parameter that is the first argument; None for other code."""
     known = _known.get(id(code))
