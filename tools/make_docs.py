@@ -241,8 +241,6 @@ DIFFERENCES = (
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
      "`inspect.signature`, `__name__`, `__wrapped__` are the function's"),
-    ("jagged `NestedTensor`, whose sizes are numbers of a kind of their own",
-     "breaks the graph; with `fullgraph=True` an error (torch.compile traces most operators on it)"),
     ("`x.untyped_storage()`",
      "breaks the graph; with `fullgraph=True` an error (torch.compile knows its `size()` and `resize_(0)`, and refuses "
      "`nbytes`, `data_ptr` and the rest)"),

@@ -49,6 +49,18 @@ def is_wrapper_class(cls: type) -> bool:
     return issubclass(cls, torch.Tensor) and cls is not torch.Tensor and _is_traceable_class(cls)
 
 
+def is_ragged(size: object) -> bool:
+    """Whether a size or stride of a jagged tensor is no number: it stands for as many sizes as there are sequences, and equals
+    only that of another tensor with the same offsets."""
+    return isinstance(size, torch.SymInt) and bool(size.node.is_nested_int())
+
+
+def dispatches_to_operators(cls: type) -> bool:
+    """Whether the `__torch_function__` of a class is torch's own and chooses the operators that a call becomes, as the one of
+    jagged tensors does. It is then a part of them as a `__torch_dispatch__` is: nothing of it is traced."""
+    return cls.__module__.partition(".")[0] == "torch" and is_wrapper_class(cls) and has_own_dispatch(cls)
+
+
 def inner_tensors(wrapper: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """The tensors that an instance is made of, by the names of its attributes."""
     return [(name, part) for name, part in parts(wrapper) if isinstance(part, torch.Tensor)]

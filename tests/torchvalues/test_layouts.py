@@ -27,17 +27,13 @@ def nest(x: torch.Tensor) -> torch.Tensor:
     return torch.nested.to_padded_tensor(torch.nested.nested_tensor([x, x[:2]]) * 2, 0.0) + 1
 
 
-def nest_jagged(x: torch.Tensor) -> torch.Tensor:
-    return (torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged) * 2).values() + 1
-
-
 def to_mkldnn(x: torch.Tensor) -> torch.Tensor:
     return x.to_mkldnn().to_dense() + 1
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("fn", [make_sparse, from_indices, quantize, nest, nest_jagged, to_mkldnn])
+@pytest.mark.parametrize("fn", [make_sparse, from_indices, quantize, nest, to_mkldnn])
 def test_made_in_the_frame(fn: Callable[..., Any], backend: str) -> None:
     x = torch.randn(3, 3)
     torch.testing.assert_close(fxjit.compile(fn, backend=backend)(x), fn(x))

@@ -317,11 +317,6 @@ def test_backends_see_the_wrappers():
 
 
 def test_wrappers_of_more_than_tensors_break_with_the_reason():
-    """DTensor has a device mesh beside its tensor; sizes of nested tensors are numbers of a kind of their own."""
-    nested = torch.nested.nested_tensor([numbers(2, 4), numbers(3, 4)], layout=torch.jagged)
-    with pytest.raises(fxjit.errors.Unsupported, match="NestedTensor.*sizes"):
-        fxjit.compile(lambda n: n * 2, backend="eager", fullgraph=True)(nested)
-    assert torch.equal(fxjit.compile(lambda n: n * 2, backend="eager")(nested).values(), (nested * 2).values())
     with pytest.raises(fxjit.errors.Unsupported, match="Meshed.*more than tensors"):
         fxjit.compile(lambda w: w * 2, backend="eager", fullgraph=True)(Meshed(numbers(3), "here"))
     w = Meshed(numbers(3), "here")

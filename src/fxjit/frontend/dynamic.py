@@ -23,7 +23,7 @@ from fxjit.errors import ConstraintViolationError
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
 from fxjit.guards.tensor_spec import marks
-from fxjit.tensor_wrappers import flattened, inner_tensors, is_wrapper
+from fxjit.tensor_wrappers import flattened, inner_tensors, is_ragged, is_wrapper
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -74,7 +74,7 @@ class FrameHistory:
     #: Off once code that a helper process compiled could not take the place of the captured graph.
     background: bool = True
 
-    def merge_sizes(self, name: str, seen: tuple[int, ...]) -> tuple[int | None, ...]:
+    def merge_sizes(self, name: str, seen: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """Record sizes met now; gives the sizes with None in every dimension that has varied."""
         merged = self.sizes[name] = _merged(self.sizes.get(name), seen)
         return merged
@@ -92,7 +92,7 @@ class FrameHistory:
         return name in self.varying_numbers
 
 
-def _merged(before: tuple[int | None, ...] | None, seen: tuple[int, ...]) -> tuple[int | None, ...]:
+def _merged(before: tuple[int | None, ...] | None, seen: tuple[int | None, ...]) -> tuple[int | None, ...]:
     if before is None or len(before) != len(seen):
         return seen
     return tuple(new if old == new else None for old, new in zip(before, seen, strict=True))
@@ -187,9 +187,9 @@ class ShapePolicy:
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
 
-    def _context(self, tensor: torch.Tensor, source: Source) -> StatefulSymbolicContext:
+    def _context(self, tensor: torch.Tensor, source: Source, *, inner: bool = False) -> StatefulSymbolicContext:
         """Which sizes of a tensor, and of the inner tensors of a wrapper, are symbols."""
-        dims = self._dims(tensor, source)
+        dims = self._dims(tensor, source, inner)
         marked = marks(tensor, "_dynamo_dynamic_indices")
         said: dict[str, Any] = {
             "dynamic_sizes": dims,
@@ -200,9 +200,10 @@ class ShapePolicy:
         }
         if not is_wrapper(tensor):
             return StatefulSymbolicContext(**said)
-        inner: dict[str, Any] = {name: self._context(each, AttrSource(source, name)) for name, each in inner_tensors(tensor)}
+        contexts: dict[str, Any] = {name: self._context(each, AttrSource(source, name), inner=True)
+                                    for name, each in inner_tensors(tensor)}
         said |= torch_compat.taken(SubclassSymbolicContext, track_outer_size_stride=not tensor.is_nested)  # from torch 2.13 on
-        return SubclassSymbolicContext(**said, inner_contexts=inner)
+        return SubclassSymbolicContext(**said, inner_contexts=contexts)
 
     def release(self) -> None:
         """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""
@@ -245,19 +246,22 @@ class ShapePolicy:
                 f"({name}, {dim}) to allow a constant, or fxjit.mark_static to ask for one."
             )
 
-    def _dims(self, tensor: torch.Tensor, source: Source) -> list[DimDynamic]:
-        sizes = tuple(tensor.shape)
-        static = [DimDynamic.STATIC] * len(sizes)
+    def _dims(self, tensor: torch.Tensor, source: Source, inner: bool) -> list[DimDynamic]:
+        sizes = tuple(None if is_ragged(size) else size for size in tensor.shape)
+        static = [DimDynamic.DUCK if size is None else DimDynamic.STATIC for size in sizes]  # a ragged size is no number
         if isinstance(tensor, torch.nn.Parameter) or self.dynamic is False:
             return static
         merged = self.history.merge_sizes(source.name, sizes)
         forced = marks(tensor, "_dynamo_dynamic_indices") | marks(tensor, "_dynamo_weak_dynamic_indices")
+        if inner:  # a jagged tensor's mark on the sum of its ragged sizes
+            forced |= marks(tensor, "_dynamo_propagated_dynamic_indices")
         fixed = marks(tensor, "_dynamo_static_indices")
         unbacked = marks(tensor, "_dynamo_unbacked_indices")
         self.unbacked = self.unbacked or bool(unbacked)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
         return [
-            DimDynamic.UNBACKED if dim in unbacked
+            DimDynamic.DUCK if sizes[dim] is None
+            else DimDynamic.UNBACKED if dim in unbacked
             else DimDynamic.STATIC if dim in fixed
             else DimDynamic.DYNAMIC if dim in forced
             else DimDynamic.DUCK if self.dynamic or not config.assume_static_by_default
@@ -270,7 +274,7 @@ class ShapePolicy:
         """A stride that varied and does not follow from the sizes, as that of `ids[:, -1:]` while `ids` grows, is a symbol."""
         inferred = [DimDynamic.INFER_STRIDE] * len(dims)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
-        if not automatic or tensor.layout is not torch.strided or isinstance(tensor, torch.nn.Parameter):
+        if tensor.is_nested or not automatic or tensor.layout is not torch.strided or isinstance(tensor, torch.nn.Parameter):
             return inferred
         sizes, strides = tensor.shape, tensor.stride()
         merged = self.history.merge_strides(source.name, strides)

@@ -60,7 +60,7 @@ from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import factory_of, wrap_object
 from fxjit.frontend.values.wrappers import NO_WRAPPER
-from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wrapper
+from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wrapper, wrapper_chooses_operators
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
@@ -363,6 +363,8 @@ class Trace:
     def _run_fake(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: dict[str, Any],
                   observer: Observer | None = None) -> Any:
         fake_args, fake_kwargs = thawed(torch.fx.map_arg((args, kwargs), fake_of))
+        chosen = self._has_wrappers and wrapper_chooses_operators((fake_args, fake_kwargs))
+        dispatching = torch._C._EnableTorchFunction() if chosen else contextlib.nullcontext()
 
         def run() -> Any:
             if isinstance(target, str):
@@ -371,7 +373,7 @@ class Trace:
 
         rewriting = contextlib.nullcontext() if is_known(target) else made_functional()
         try:
-            with (self.fake_execution(), checking_operands(target, fake_args, fake_kwargs),
+            with (self.fake_execution(), dispatching, checking_operands(target, fake_args, fake_kwargs),
                   observer or contextlib.nullcontext(), rewriting):
                 try:
                     return run()

@@ -13,7 +13,7 @@ from fxjit.guards.kinds import IdIs, TensorIs
 from fxjit.guards.source import AttrSource
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.guards.wrappers import UnguardableMetadata, WrapperMetadataIs
-from fxjit.tensor_wrappers import inner_tensors, is_wrapper, opaque_parts
+from fxjit.tensor_wrappers import dispatches_to_operators, inner_tensors, is_wrapper, opaque_parts
 
 if TYPE_CHECKING:
     from fxjit.frontend.dynamic import ShapePolicy
@@ -62,3 +62,8 @@ def takes_wrapper(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
     torch.fx.map_arg((args, kwargs), look)
     return any(found)
+
+
+def wrapper_chooses_operators(args: Any) -> bool:
+    """Whether a call with these arguments reaches the `__torch_function__` of a class of torch's own."""
+    return any(isinstance(each, torch.Tensor) and dispatches_to_operators(type(each)) for each in pytree.tree_leaves(args))

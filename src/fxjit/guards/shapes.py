@@ -22,6 +22,7 @@ from sympy.printing.str import StrPrinter
 from fxjit._C import SHAPE_OPS
 from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
 from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
+from fxjit.tensor_wrappers import is_ragged
 from fxjit.torch_private import get_or, optional
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ class _Collector:
         self._env = shape_env
         #: Every number of an input and the expression it must equal.
         self._numbers: list[tuple[Source, sympy.Expr]] = []
+        #: Ragged sizes of jagged tensors: only equality says anything about them.
+        self._ragged: set[sympy.Symbol] = set()
         for source, value in inputs:
             self._numbers.extend(_numbers_of(source, value))
+            self._ragged.update(_ragged_symbols(value))
         self._places: dict[sympy.Symbol, Source] = {}
         for source, expr in self._numbers:
             if isinstance(expr, sympy.Symbol):
@@ -140,7 +144,9 @@ class _Collector:
             if self._env._maybe_evaluate_static(guard.expr, axioms=(), size_oblivious=oblivious) is not None:
                 continue
             expr = self._env.simplify(guard.expr)
-            if not isinstance(expr, BooleanAtom):
+            symbols = expr.free_symbols
+            always = len(symbols) == 1 and symbols <= self._ragged  # every ragged size compares so with numbers
+            if not isinstance(expr, BooleanAtom) and not always:
                 yield self._guard(expr)
 
     def _ranges(self) -> Iterator[Guard]:
@@ -166,8 +172,9 @@ class _Collector:
             # A symbol of its own for the number, so that sympy does not simplify the equation away.
             number = sympy.Dummy("number", integer=True) if expr.is_integer else sympy.Dummy("number", real=True)
             places = {**self._places, number: equal_to}
-            return shape_guard(sympy.Eq(number, expr, evaluate=False), (number, *symbols), places)
-        return shape_guard(expr, symbols, self._places)
+            equal = sympy.Eq(number, expr, evaluate=False)
+            return (_ragged_guard if self._ragged.intersection(symbols) else shape_guard)(equal, (number, *symbols), places)
+        return (_ragged_guard if self._ragged.intersection(symbols) else shape_guard)(expr, symbols, self._places)
 
 
 def _of_a_base(source: Source) -> bool:
@@ -222,6 +229,13 @@ def _expr(number: Any) -> sympy.Expr:
     return sympy.Integer(number) if isinstance(number, int) else number.node.expr
 
 
+def _ragged_symbols(value: Any) -> Iterator[sympy.Symbol]:
+    if isinstance(value, torch.Tensor):
+        value = Numbers.of(value)
+    if isinstance(value, Numbers):
+        yield from (size.node.expr for size in value.sizes if is_ragged(size))
+
+
 # -- one guard -----------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +254,20 @@ def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[symp
         return exact and evaluate(*values)
 
     return PythonCheck(sources, check, text)
+
+
+def _ragged_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[sympy.Symbol, Source]) -> Guard:
+    """The same where a number is a ragged size, which is an object of torch's that equals itself."""
+    evaluate = evaluator(expr, symbols)
+
+    def check(*values: Any) -> bool:
+        try:
+            return evaluate(*values)
+        except RuntimeError:  # whether such a size is less than another is not defined
+            return False
+
+    sources = tuple(places[symbol] for symbol in symbols)
+    return PythonCheck(sources, check, _text(expr, {symbol: places[symbol].name for symbol in symbols}))
 
 
 def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]:

@@ -35,7 +35,8 @@ class TensorSpec:
         sizes: tuple[int | None, ...]
         strides: tuple[int | None, ...]
         if tensor.layout is not torch.strided:
-            sizes, strides = tuple(map(_static, tensor.shape)), (None,) * ndim
+            sizes = tuple(None if dim in dynamic_dims else _static(size) for dim, size in enumerate(tensor.shape))
+            strides = (None,) * ndim
         elif fake is not None:
             sizes = tuple(map(_static, fake.shape))
             strides = tuple(map(_static, fake.stride()))

@@ -22,6 +22,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.signal": ("TRACE", ""),
     "torch.nn": ("TRACE", ""),
     "torch.nn.parallel": ("SKIP", "call-skipped-module"),
+    "torch.nested": ("TRACE", ""),
     "torch.optim": ("TRACE", ""),
     "torch.distributions": ("TRACE", ""),
     "torch.amp": ("TRACE", ""),

@@ -39,5 +39,5 @@ def hints_of(gm: torch.fx.GraphModule) -> Hints:
             for size in symbolic:
                 env = size.node.shape_env
                 found = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
-                return Hints({symbol: int(hint) for symbol, hint in found.items()})
+                return Hints({symbol: int(hint) for symbol, hint in found.items() if hint.is_number})
     return Hints({})

@@ -25,7 +25,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.source import namespace_of
-from fxjit.tensor_wrappers import is_wrapper
+from fxjit.tensor_wrappers import dispatches_to_operators, is_wrapper
 
 FAMILY: Final = "torch function modes"
 #: The C functions that dispatch to modes, by id: torchfn.py's operators.
@@ -106,7 +106,9 @@ def has_torch_function(cls: type) -> bool:
         return False
     raw = next((space["__torch_function__"] for space in map(namespace_of, cls.__mro__) if "__torch_function__" in space), None)
     disabled = torch._C._disabled_torch_function_impl
-    return raw is not None and raw is not disabled and getattr(raw, "__func__", None) is not disabled
+    if raw is None or raw is disabled or getattr(raw, "__func__", None) is disabled:
+        return False
+    return not dispatches_to_operators(cls)
 
 
 def inlined_in(gm: torch.fx.GraphModule) -> bool:

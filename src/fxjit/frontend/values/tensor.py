@@ -551,8 +551,6 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     if torch.nn.parameter.is_lazy(tensor):
         return "tensor-subclass", "an uninitialized parameter"
     if is_wrapper(tensor):
-        if tensor.is_nested:
-            return "tensor-subclass", "its sizes are numbers of a kind of their own, for which guards have no rule"
         other = next((type(part).__name__ for _, part in opaque_parts(tensor) if not is_opaque(part)), None)
         if other is not None:
             return "tensor-subclass", f"it is made of more than tensors, of a `{other}`, for which guards have no rule"
