@@ -34,7 +34,7 @@ TENSORLESS_CALLS = 200
 _tensorless_calls: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
 
-#: The code objects of `inlining` that alike callables share, by what says that they are.
+#: The code objects of `inlining`, by the callable's identity, and by what says that callables are alike.
 _codes_of_alike: weakref.WeakValueDictionary[Hashable, CodeType] = weakref.WeakValueDictionary()
 
 #: Options under which an artifact was loaded: their frames look for stored entries, whatever the settings say.
@@ -61,21 +61,33 @@ def visible(fn: Callable[..., Any]) -> Callable[..., Any]:
 def inlining(fn: Callable[..., Any], alike: Hashable = None) -> Callable[..., Any]:
     """A Python function that only calls `fn`, whose frame counts as user code.
 
-    Entries and their limits are counted by code object, of which each such function has one of its own. Where callables are
-    `alike`, they share it while one of them lives, and with it the entries: those whose guards hold for them.
+    Entries and their limits are counted by code object, of which each callable has one of its own: one that is compiled again
+    finds the entries that it has. Where callables are `alike`, they share it while one of them lives, and with it the entries:
+    those whose guards hold for them.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
+    own = _identity(fn)
     code = _codes_of_alike.get(alike) if alike is not None else None
     if code is None:
+        code = _codes_of_alike.get(own)
+    if code is None or (alike not in _codes_of_alike and entries.compiles(code) >= config.recompile_limit):
         name = str(getattr(fn, "__name__", type(fn).__name__))
         code = call.__code__.replace(co_name=name, co_qualname=name)
         marks.set_code_traced(code)
-        if alike is not None:
-            code = _codes_of_alike.setdefault(alike, code)
+    if alike is not None:
+        code = _codes_of_alike.setdefault(alike, code)
+    _codes_of_alike[own] = code
     return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+
+
+def _identity(fn: Callable[..., Any]) -> Hashable:
+    """The callable's identity, by which it is known while a function that calls it lives: that keeps it alive."""
+    if isinstance(fn, MethodType):  # a new object each time that it is read
+        return "identity", id(fn.__self__), id(fn.__func__)
+    return "identity", id(fn)
 
 
 def _hidden(fn: Any) -> bool:
