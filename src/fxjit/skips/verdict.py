@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 from types import FunctionType
+from typing import Final
 
 from . import marks
 from .functions import rows
@@ -59,6 +60,8 @@ def _by_module(fn: FunctionType) -> tuple[Verdict, str]:
     if found is None:
         return Verdict.TRACE, "user code"
     prefix, (verdict, reason) = found
+    if reason == "call-skipped-module" and _only_looks_at_types(fn):
+        return Verdict.TRACE, "looks at types only"
     if module == "torch._jit_internal" and fn.__qualname__.startswith("boolean_dispatch"):
         return Verdict.GRAPH, "a function of torch.nn.functional with two forms"
     if fn.__code__.co_qualname.startswith("_script_if_tracing"):
@@ -68,6 +71,23 @@ def _by_module(fn: FunctionType) -> tuple[Verdict, str]:
     if verdict == "CONSTANT" and prefix == "torch.backends" and not _only_reads(fn.__name__):
         return Verdict.SKIP, "value-global-state"
     return Verdict[verdict], reason or f"modules.py: {prefix}"
+
+
+#: Builtins that look at the type of what they are given.
+_TYPE_TESTS: Final = frozenset({"isinstance", "issubclass", "type", "callable"})
+
+
+def _only_looks_at_types(fn: FunctionType) -> bool:
+    """Whether a function names nothing but classes and builtins that look at types: `scipy.sparse.issparse` and its like, of
+    packages whose functions run as they stand. Names of attributes and of what is imported are among a code's names."""
+    code, known = fn.__code__, fn.__globals__
+    if code.co_freevars or not code.co_names:
+        return False
+    return all(_is_classes(known[name]) if name in known else name in _TYPE_TESTS for name in code.co_names)
+
+
+def _is_classes(obj: object) -> bool:
+    return isinstance(obj, type) or (isinstance(obj, tuple) and all(isinstance(each, type) for each in obj))
 
 
 def _only_reads(name: str) -> bool:
