@@ -31,6 +31,9 @@ _CALLS = ("call_function", "call_method")
 #: The key in `node.meta` of an `Observed`.
 OBSERVED = "fxjit_observed"
 
+#: Namespaces of operators that do nothing but compute on tensors.
+_OF_TENSORS = frozenset({"aten", "prims", "quantized"})
+
 #: Methods of Python's in-place operators that tensors have. `@=`, which they lack, makes a new tensor.
 IN_PLACE_METHODS = frozenset(
     name for name in dir(operator)
@@ -191,6 +194,19 @@ def uses_rng(node: Node) -> bool:
     if isinstance(observed, Observed):
         return observed.random
     return not is_known(node.target) or (target_uses_rng(node.target) and not _is_deterministic(node))
+
+
+def acts_outside(node: Node) -> bool:
+    """Whether the call may do more than compute on tensors: an operator or function of the program's own, a collective, for
+    which other processes wait; or whether it takes or stands for a graph that may."""
+    if any(acts_outside(each) for graph in inner_graphs(node) for each in graph.graph.nodes):
+        return True
+    if node.op != "call_function":
+        return node.op == "call_module"
+    target = node.target
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return _namespace(target) not in _OF_TENSORS
+    return not is_known(target) or str(getattr(target, "__module__", "")).startswith("torch.distributed")
 
 
 def drops_nothing(node: Node) -> bool:

@@ -80,6 +80,10 @@ class GraphBuilder:
         self._by_node[node] = GraphInput(source, example)
         return node
 
+    def input_of(self, node: torch.fx.Node) -> GraphInput | None:
+        """The input that a placeholder stands for."""
+        return self._by_node.get(node)
+
     def call(self, target: Callable[..., object] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any], value: object,
              stack_trace: str | None) -> torch.fx.Node:
         """A node that calls `target`; `value` is its fake result."""

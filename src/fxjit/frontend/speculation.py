@@ -57,10 +57,14 @@ class Speculation:
         self._flag = flag
         return True
 
+    def is_any_written(self, graph: torch.fx.Graph) -> bool:
+        """Whether the graph so far writes to an input, or to what shares memory with one."""
+        memory = written_storages(graph)
+        return any(_is_written(fake, before, memory) for _, fake, before in self._inputs)
+
     def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
-        memory = written_storages(graph)
-        return not any(_is_written(fake, before, memory) for _, fake, before in self._inputs) and not any(
+        return not self.is_any_written(graph) and not any(
             node.op in ("call_module", "get_attr") or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
             for node in graph.nodes if node.op != "placeholder"
         )

@@ -66,7 +66,7 @@ from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSam
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
-from fxjit.schemas import OBSERVED, Observer, is_known, uses_rng
+from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
 
 _MAX_ATTEMPTS: Final = 64
@@ -183,6 +183,17 @@ class Trace:
         tensor_source = ApplySource(source, float_tensor)
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
         return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
+
+    def varying_number(self, number: int | float, source: Source) -> SymValue | None:
+        self.policy.history.varying_numbers.add(source.name)
+        found = self._wrap_constant(number, source) if self.policy.number_is_symbolic(number, source) else None
+        return found if isinstance(found, SymValue) else None
+
+    def given_tensor_of(self, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
+        found = self.builder.input_of(node)
+        if found is None or self.graph_acts_outside or self.speculation.is_any_written(self.builder.graph):
+            return None
+        return (found.example, found.source) if isinstance(found.example, torch.Tensor) else None
 
     def random_input(self, number: int | float, source: Source) -> SymValue:
         if not self.policy.history.random_inputs:
@@ -456,6 +467,11 @@ class Trace:
     def graph_uses_rng(self) -> bool:
         """Whether a node that is in the graph so far may need a random generator."""
         return any(map(uses_rng, self.builder.since(None)))
+
+    @property
+    def graph_acts_outside(self) -> bool:
+        """Whether a node that is in the graph so far may do more than compute on tensors."""
+        return any(map(acts_outside, self.builder.since(None)))
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Removes the operators emitted in `capture_subgraph` from the graph."""

@@ -119,6 +119,10 @@ class GraphTracer(Protocol):
         """Whether the graph is independent of what `value.requires_grad_(wanted)` changes, as far as is known at this
         point."""
 
+    @property
+    def graph_acts_outside(self) -> bool:
+        """Whether a node that is in the graph so far may do more than compute on tensors."""
+
     def fake_execution(self) -> AbstractContextManager[None]:
         """Operators called inside run on fake tensors, with shapes propagated symbolically."""
 
@@ -149,6 +153,18 @@ class SubgraphTracer(Protocol):
 
     def dry_run(self, function: str) -> AbstractContextManager[None]:
         """Operators emitted inside are discarded afterwards; an effect on what existed before breaks the graph."""
+
+
+class NumberTracer(Protocol):
+    """Numbers that the guards compute of what existed before the frame."""
+
+    def given_tensor_of(self, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
+        """The tensor that existed before the frame and that this node of the graph stands for; None where it is no input, and
+        where what the graph does so far may have written to any."""
+
+    def varying_number(self, number: int | float, source: Source) -> SymValue | None:
+        """A number that is taken to vary from call to call, and found at `source`; None where numbers that vary are compiled
+        one by one."""
 
 
 class RngTracer(Protocol):
@@ -216,5 +232,5 @@ class FrameTracer(Protocol):
         """Whether the program throws away what the call under way gives."""
 
 
-class Tracer(ObjectTracer, GraphTracer, SubgraphTracer, RngTracer, CallTracer, FrameTracer, Protocol):
+class Tracer(ObjectTracer, GraphTracer, SubgraphTracer, NumberTracer, RngTracer, CallTracer, FrameTracer, Protocol):
     """The trace under way."""

@@ -580,19 +580,6 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
     return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
 
 
-def _setting_handler(fn: Callable[[], Any]) -> None:
-    """Handler of a setting that a program may change between two calls: a constant, guarded by its value."""
-    @function(fn)
-    def call(t: Tracer) -> Value:
-        answer = protocol.fold(t, fn)
-        t.guard(ConstIs(CallSource(ConstSource(fn, callable_name(fn))), answer.as_constant()))
-        return answer
-
-
-for _setting in (sys.getswitchinterval, sys.get_int_max_str_digits, os.getcwd):
-    _setting_handler(_setting)
-
-
 def _depends_on_process(fns: list[Any]) -> None:
     for fn in fns:
         _breaks(fn, "call-subprocess")
@@ -606,6 +593,6 @@ def _breaks(fn: Any, reason: str) -> None:
 
 _depends_on_process([
     time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep, time.time_ns, time.perf_counter_ns,
-    time.monotonic_ns, os.getpid, os.urandom, os.system, inspect.stack, inspect.trace,
+    time.monotonic_ns, os.urandom, os.system, inspect.stack, inspect.trace,
     inspect.getsource, inspect.getsourcelines, inspect.findsource, linecache.getline, linecache.getlines, linecache.checkcache,
 ])

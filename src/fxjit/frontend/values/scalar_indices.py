@@ -1,5 +1,6 @@
 """Subscripts with tensors that have no dimensions: eager asks them for their numbers. A number that is known while tracing,
-or that may be a symbol of the graph, takes their place; and what is stored at others is an operator that takes the tensors."""
+or that may be a symbol of the graph, takes their place; so does that of a tensor that the frame was given (given_numbers.py).
+What is stored at others is an operator that takes the tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 
 from fxjit import config
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, tensor_methods
+from fxjit.frontend.values import given_numbers, overrides, tensor_methods
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
@@ -30,7 +31,7 @@ def _parts(key: Value) -> list[Value]:
 
 
 def with_numbers(t: Tracer, tensor: GraphTensor, key: Value) -> Value:
-    """The key of `tensor` with numbers in the place of scalar tensors: those that are known, and symbols where these may be
+    """The key of `tensor` with numbers in the place of scalar tensors: those that are known, and symbols where these can be
     made. The tensor is looked at first: inputs of the graph are in the order of their use."""
     keys = _parts(key)
     if tensor.fake.dim() == 0 or not any(map(_is_scalar, keys)):
@@ -45,7 +46,8 @@ def _number_of(t: Tracer, scalar: GraphTensor) -> Value:
         return t.make(known)
     if config.capture_scalar_outputs and scalar.fake.dtype not in _MASKS:
         return tensor_methods.as_number(t, scalar, "index")
-    return scalar
+    given = given_numbers.number_in(t, scalar)
+    return scalar if given is None else given
 
 
 def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> bool:

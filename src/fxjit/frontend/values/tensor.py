@@ -21,6 +21,7 @@ from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import (
     descriptors,
+    given_numbers,
     instance_dicts,
     observed,
     overrides,
@@ -284,6 +285,9 @@ class TensorValue(GraphTensor, SuperLookup):
         numel = self.fake.numel()
         if isinstance(numel, int) and numel != 1:
             t.break_("tensor-operator", function="bool", error="the truth of several values is ambiguous")
+        given = given_numbers.number_in(t, self)
+        if given is not None:
+            return t.make(protocol.truth(t, given))
         t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:

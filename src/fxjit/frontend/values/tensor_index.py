@@ -82,6 +82,14 @@ def _select_symbols(t: Tracer, tensor: GraphTensor, key: Value) -> tuple[Value, 
     if dims is None:
         return tensor, key
     part: Value = tensor
-    for place in reversed(symbols):
-        part = t.emit(torch.select, [part, t.make(dims[place]), keys.pop(place)])
-    return part, TupleValue(keys) if keys else None
+    rest: list[Value] = []
+    dim = 0
+    for place, (each, begin, end) in enumerate(zip(keys, dims, dims[1:], strict=False)):
+        if place in symbols:
+            part = t.emit(torch.select, [part, t.make(dim), each])
+            continue
+        if place < symbols[-1] and each.pytype() is type(None):  # a new dimension's stride is that of what is there by then
+            part, each, end = t.emit(torch.unsqueeze, [part, t.make(dim)]), t.make(slice(None)), begin + 1
+        rest.append(each)
+        dim += end - begin
+    return part, TupleValue(rest) if rest else None

@@ -1,0 +1,94 @@
+"""Numbers in tensors that the frame was given: the guards read them before the frame starts, and they are symbols.
+
+A subscript and a branch want the number in an integer tensor without dimensions. Where that tensor existed before the frame, on
+the processor and not written to so far, or follows from such a one by a sum or a comparison with constants, the number is one
+that varies from call to call, as a number that the frame is given is: what is decided on it is a guard.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import torch.fx
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.guards.source import ApplySource
+from fxjit.schemas import name_of
+
+_INTEGERS: Final = (torch.int8, torch.int16, torch.int32, torch.int64)
+#: Operations of an int64 and a constant, by their names as functions, as methods and as operators.
+_SUMS: Final = {"add": "+", "__add__": "+", "sub": "-", "__sub__": "-"}
+_COMPARISONS: Final = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
+#: A sum of a number within the first and so many constants within the second is an int64.
+_NUMBERS: Final = 1 << 61
+_CONSTANTS: Final = 1 << 48
+_MOST_OPERATORS: Final = 8
+
+
+def number_in(t: Tracer, tensor: GraphTensor) -> Value | None:
+    """The number in a tensor without dimensions, or the truth of a comparison. None where it is not known before the frame
+    starts, where reading it would wait for a device, and where numbers that vary are compiled one by one."""
+    if tensor.fake.dim() or overrides.entered_transforms(t) or overrides.entered_modes(t):
+        return None
+    return _number_of(t, tensor.node, _MOST_OPERATORS)
+
+
+def _number_of(t: Tracer, node: torch.fx.Node, operators: int) -> Value | None:
+    if not operators or not _is_plain(node.meta.get("example_value")):
+        return None
+    if node.op == "placeholder":
+        return _given(t, node)
+    name, args = name_of(node.target), node.args
+    if node.op not in ("call_function", "call_method") or node.kwargs or len(args) != 2:
+        return None
+    operation = _COMPARISONS.get(name, _SUMS.get(name))
+    if operation is None or not _is_torchs(node.target):
+        return None
+    reflected = not isinstance(args[0], torch.fx.Node)
+    base, constant = (args[1], args[0]) if reflected else args
+    if not isinstance(base, torch.fx.Node) or type(constant) is not int or abs(constant) > _CONSTANTS:
+        return None
+    if base.meta["example_value"].dtype is not torch.int64:
+        return None
+    number = _number_of(t, base, operators - 1)
+    if number is None or (base.op == "placeholder" and not _is_in_range(t, number)):
+        return None
+    left, right = (t.make(constant), number) if reflected else (number, t.make(constant))
+    return protocol.compare(t, operation, left, right) if name in _COMPARISONS else protocol.binary(t, operation, left, right)
+
+
+def _is_plain(fake: object) -> bool:
+    """A processor's, with one number, which is never written to."""
+    if not isinstance(fake, torch.Tensor) or fake.dim() or fake.device.type != "cpu" or fake.layout is not torch.strided:
+        return False
+    return not fake.is_inference() and not fake._version and (fake.dtype in _INTEGERS or fake.dtype is torch.bool)
+
+
+def _is_torchs(target: Any) -> bool:
+    """An operator of Python's, a method of tensors, or a function of torch's."""
+    return isinstance(target, str) or getattr(target, "__module__", None) in ("_operator", "torch", None)
+
+
+def _given(t: Tracer, node: torch.fx.Node) -> Value | None:
+    found = t.given_tensor_of(node)
+    if found is None:
+        return None
+    real, source = found
+    if type(real) is not torch.Tensor or real.dtype not in _INTEGERS:
+        return None
+    return t.varying_number(integer_in(real), ApplySource(source, integer_in))
+
+
+def integer_in(tensor: torch.Tensor) -> int:
+    """Run-time helper of guards and of new bytecode."""
+    return int(tensor.item())
+
+
+def _is_in_range(t: Tracer, number: Value) -> bool:
+    """Whether sums are far from where an int64 starts over; that is a guard."""
+    return all(protocol.truth(t, protocol.compare(t, operation, number, t.make(limit)))
+               for operation, limit in (("<", _NUMBERS), (">", -_NUMBERS)))
