@@ -79,6 +79,8 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.executor": NATIVE_STAGES | RECURRENT,
     "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | RECURRENT | {
         "backends.native.compiled", "backends.aot.runtime.call_plan"},
+    "backends.native.choose.convolution_gradients": NATIVE_STAGES | {
+        "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
     "frontend.bytecode": {"errors"},
     "frontend.rng_steps": {"guards"},
@@ -170,6 +172,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.passes.softmax"),
     ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),
+    ("backends.native.__init__", "backends.native.choose.convolution_gradients"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("backends.native.executor.aten_calls", "backends.native.runtime.own_recurrent"),
     ("backends.native.stored", "backends.native.pipeline"),

@@ -14,7 +14,7 @@ from fxjit.backends.native.choose import channels_last
 from fxjit.backends.native.executor import convolutions, plan, program
 from fxjit.backends.native.lower import depthwise
 from fxjit.backends.native.runtime import own_convolutions
-from fxjit.backends.native.runtime.own_convolutions import Convolution
+from fxjit.backends.native.runtime.own_convolutions import Convolution, Kind
 from fxjit.counters import counters
 
 needs_kernels = pytest.mark.skipif(
@@ -193,7 +193,7 @@ def test_depthwise_convolutions_of_images_that_are_not_channels_last(ours, monke
         assert found.stride() == eager.stride() and torch.equal(found.isfinite(), eager.isfinite())
         errors = [(each - true)[true.isfinite()].abs() for each in (found, eager)]
         assert not len(errors[0]) or errors[0].max() <= 2 * errors[1].max() + 1e-6
-    assert [each.depthwise for each in ours] == [True, True]
+    assert [each.kind is Kind.DEPTHWISE for each in ours] == [True, True]
 
 
 @needs_kernels
@@ -205,7 +205,7 @@ def test_a_blur_of_three_channels_keeps_its_layout(ours, monkeypatch):
         return F.conv2d(F.conv2d(x, weight, None, 1, 4, 1, 3), other).relu()
 
     torch.testing.assert_close(fxjit.compile(f)(x), f(x), rtol=1e-4, atol=1e-4)
-    assert [each.depthwise for each in ours] == [True]
+    assert [each.kind is Kind.DEPTHWISE for each in ours] == [True]
 
 
 @needs_kernels
@@ -224,7 +224,7 @@ def test_sizes_that_vary(ours):
             found, expected = call(x), f(x)
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
             assert found.stride() == expected.stride()
-    assert [each.depthwise for each in ours].count(True) >= 2 and len(ours) >= 6
+    assert [each.kind is Kind.DEPTHWISE for each in ours].count(True) >= 2 and len(ours) >= 6
 
 
 @needs_kernels
@@ -277,7 +277,7 @@ def test_kernels_are_compared_once_and_what_was_found_is_kept(tmp_path):
 @pytest.mark.parametrize("each", [
     CONVOLUTION, dataclasses.replace(CONVOLUTION, stride=(2, 1), padding=(3, 0), dilation=(1, 2), out_height=60, out_width=60),
     dataclasses.replace(CONVOLUTION, padding=(40, 40), out_height=87, out_width=87),
-    Convolution(9, 3, 300, 20, 3, 5, 7, 292, 32, (1, 1), (0, 9), (2, 1), False, True, 35),
+    Convolution(9, 3, 300, 20, 3, 5, 7, 292, 32, (1, 1), (0, 9), (2, 1), False, Kind.DEPTHWISE, 35),
 ])  # fmt: skip
 def test_what_is_measured_is_a_convolution(each):
     like = own_convolutions.like(each)

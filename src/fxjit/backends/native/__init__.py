@@ -36,7 +36,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(gm, example_inputs, BackendConfig(
-            _compile_aten, "native", table, joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable, **store))
+            _compile_aten, "native", table, own_joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable, **store))
 
 
 @needs("compiled graphs")
@@ -62,6 +62,17 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
     drop_aliases(joint.graph)
     share_equal(joint.graph)
     open_log_softmax(joint.graph)
+
+
+def own_joint_passes(joint: torch.fx.GraphModule) -> None:
+    """Those, and the layout of images."""
+    import torch
+
+    joint_passes(joint)
+    if joint.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
+        from .choose.convolution_gradients import use_channels_last_in_training
+
+        use_channels_last_in_training(joint)
 
 
 def _is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:

@@ -1,4 +1,5 @@
-"""Channels-last images in inference graphs whose convolutions have enough work.
+"""Channels-last images in graphs whose convolutions have enough work: of inference, and of training (joint graphs), where our
+kernels take the derivatives too (convolution_gradients.py).
 
 oneDNN convolves channels-last images faster than plain ones, a convolution of one pixel by one is a single matrix product over
 their rows, and norms, activations and residuals go along with it. A convolution's images are turned where they are plain, which
@@ -28,12 +29,16 @@ THIN = 16
 #: What takes strides from its caller.
 _OF_STRIDES = frozenset(("as_strided.default", "as_strided_scatter.default", "view.dtype"))
 #: Operators of ATen alone whose numbers the strides do not change.
-_OF_ANY_LAYOUT = frozenset(("linear.default", "convolution.default"))
+_OF_ANY_LAYOUT = frozenset((
+    "linear.default", "convolution.default", "convolution_backward.default", "native_group_norm_backward.default",
+))  # fmt: skip
+#: Operators whose images are turned, and how many of their first arguments are images.
+_IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
 
 def use_channels_last(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
-    turned = {node for node in graph.find_nodes(op="call_function", target=aten.convolution.default) if _is_plane(node)}
+    turned = {node for target in _IMAGES for node in graph.find_nodes(op="call_function", target=target) if _is_plane(node)}
     if not turned or not _is_known(graph) or sum(map(_work, turned)) < CHANNELS_LAST_WORK or _shares_outputs(graph):
         return
     _Rewriter(graph, turned).run()
@@ -43,23 +48,29 @@ def _is_plane(node: torch.fx.Node) -> bool:
     return not node.kwargs and not _is_thin(node) and all(
         isinstance(each, torch.fx.Node) and isinstance(value := each.meta.get("val"), torch.Tensor) and value.dim() == 4
         and value.dtype is torch.float32 and value.device.type == "cpu" and value.layout is torch.strided
-        for each in node.args[:2]
+        for each in node.args[: _IMAGES[node.target] + 1]  # type: ignore[index]  # its target is one of these
     )  # fmt: skip
 
 
 def _is_thin(node: torch.fx.Node) -> bool:
     """A depthwise convolution of fewer channels than a vector has, which had better go along rows of pixels."""
-    x, weight = (getattr(each, "meta", {}).get("val") for each in node.args[:2])
+    x, weight = (getattr(each, "meta", {}).get("val") for each in node.args[_IMAGES[node.target] - 1 :][:2])  # type: ignore[index]
     if not isinstance(x, torch.Tensor) or not isinstance(weight, torch.Tensor):
         return False
-    sizes = node.args[8], x.shape[1], weight.shape[0]
+    sizes = _groups(node), x.shape[1], weight.shape[0]
     return all(type(each) is int for each in sizes) and len(set(sizes)) == 1 and weight.shape[0] < THIN
 
 
+def _groups(node: torch.fx.Node) -> Any:
+    return node.args[8 if node.target is aten.convolution.default else 9]
+
+
 def _work(node: torch.fx.Node) -> int:
-    """Multiplications."""
-    weight: Any = node.args[1]
-    return int(node.meta["val"].numel() * math.prod(weight.meta["val"].shape[1:]))
+    """Multiplications of a convolution, and of the first of the derivatives."""
+    images: Any = _IMAGES[node.target]  # type: ignore[index]  # its target is one of these
+    weight: Any = node.args[images]
+    made: Any = node.meta["val"] if images == 1 else node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
+    return int(made.numel() * math.prod(weight.meta["val"].shape[1:]))
 
 
 def _last(value: torch.Tensor) -> bool:
@@ -108,7 +119,8 @@ class _Rewriter:
     def rewrite(self, node: torch.fx.Node) -> None:
         with self.graph.inserting_before(node):
             if node in self.turned:
-                node.update_arg(0, self.last(node.args[0]))  # type: ignore[arg-type]  # a node
+                for at in range(_IMAGES[node.target]):  # type: ignore[index]  # its target is one of these
+                    node.update_arg(at, self.last(node.args[at]))  # type: ignore[arg-type]  # a node
             elif not _takes_any_layout(node):
                 node.args = torch.fx.node.map_arg(node.args, self.as_before)
                 node.kwargs = torch.fx.node.map_arg(node.kwargs, self.as_before)

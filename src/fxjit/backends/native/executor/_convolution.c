@@ -1,4 +1,4 @@
-/* Convolutions of float32 images, channels last, in one group.
+/* Convolutions of float32 images, channels last, in one group, and transposed ones, which are the gradients of their images.
  *
  * Windows of 3 x 3 that move by one pixel go by Winograd's algorithm F(2 x 2, 3 x 3): four results, a tile, are made of 16 products
  * where there were 36. Pixels and weights are turned into 16 numbers each, which are multiplied as matrices, 16 products of tiles
@@ -73,12 +73,6 @@ chain_of(int64_t depth)
     return chain;
 }
 
-static int
-is_turned(const convolution_sizes_t *s)
-{
-    return s->rows == 3 && s->columns == 3 && s->stride[0] == 1 && s->stride[1] == 1 && s->dilation[0] == 1 && s->dilation[1] == 1;
-}
-
 /* Sizes alone. */
 static void
 lay_out(task_t *task, const convolution_sizes_t *s, int threads)
@@ -118,8 +112,11 @@ lay_out(task_t *task, const convolution_sizes_t *s, int threads)
 int64_t
 fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
 {
-    if (sizes->depthwise) {
+    if (sizes->kind == DEPTHWISE) {
         return fxjit_depthwise_room(sizes, threads);
+    }
+    if (sizes->kind == OF_WEIGHT) {
+        return fxjit_weights_room(sizes, threads);
     }
     task_t task;
     lay_out(&task, sizes, threads);
@@ -131,7 +128,7 @@ int
 fxjit_convolution_threads(const convolution_sizes_t *s)
 {
     int64_t work = s->images * s->out_height * s->out_width * s->results * s->rows * s->columns *
-                   (s->depthwise ? 1 : s->channels);
+                   (s->kind == DEPTHWISE ? 1 : s->channels);
     return fxjit_openmp.inside() ? 1 : (int)least(fxjit_openmp.most(), work / WORK + 1);
 }
 
@@ -226,6 +223,50 @@ take_weights(const convolution_t *convolution, int64_t result, int64_t channel, 
     }
 }
 
+/* The same of a transposed one: a channel's windows lie behind each other, and are turned over. */
+WIDE static void
+take_flipped_weights(const convolution_t *convolution, int64_t result, int64_t channel, float *to)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    int64_t line = TAPS * s->results, results = least(LANES, s->results - result), channels = least(LANES, s->channels - channel);
+    if (results <= 0) {
+        memset(to, 0, (size_t)(TAPS * LANES * LANES) * sizeof(float));
+        return;
+    }
+    const float *from = convolution->weight + channel * line + result * (s->weight_last ? 1 : TAPS);
+    if (s->weight_last) {
+        for (int64_t i = 0; i < channels; i++) {
+            for (int64_t tap = 0; tap < TAPS; tap++) {
+                __m512 numbers = _mm512_maskz_loadu_ps(first_lanes(results), from + i * line + tap * s->results);
+                _mm512_store_ps(to + ((TAPS - 1 - tap) * LANES + i) * LANES, numbers);
+            }
+        }
+        return;
+    }
+    float lines[LANES * TAPS * LANES] __attribute__((aligned(64))); /* [result][tap][16 channels] */
+    for (int64_t at = 0; at < results * TAPS; at += LANES) {
+        __m512 r[LANES];
+        UNROLLED for (int i = 0; i < LANES; i++) {
+            __mmask16 there = i < channels ? first_lanes(results * TAPS - at) : 0;
+            r[i] = _mm512_maskz_loadu_ps(there, from + (there ? i * line + at : 0));
+        }
+        turn(r);
+        UNROLLED for (int i = 0; i < LANES; i++) {
+            _mm512_store_ps(lines + (at + i) * LANES, r[i]);
+        }
+    }
+    for (int64_t tap = 0; tap < TAPS; tap++) {
+        __m512 r[LANES];
+        UNROLLED for (int i = 0; i < LANES; i++) {
+            r[i] = i < results ? _mm512_load_ps(lines + (i * TAPS + tap) * LANES) : _mm512_setzero_ps();
+        }
+        turn(r);
+        for (int64_t i = 0; i < channels; i++) {
+            _mm512_store_ps(to + ((TAPS - 1 - tap) * LANES + i) * LANES, r[i]);
+        }
+    }
+}
+
 /* [depth][32 results]: all channels of a tap before the next one. */
 WIDE static void
 pack_panel(const convolution_t *convolution, int64_t panel, float *to)
@@ -254,6 +295,27 @@ pack_panel(const convolution_t *convolution, int64_t panel, float *to)
                     tap = 0;
                     channel++;
                 }
+            }
+        }
+    }
+}
+
+/* The same of a transposed one. */
+WIDE static void
+pack_flipped_panel(const convolution_t *convolution, int64_t panel, float *to)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    int64_t taps = s->rows * s->columns, line = taps * s->results, step = s->weight_last ? 1 : taps;
+    __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                        _mm512_set1_epi32((int)step));
+    for (int64_t side = 0; side < COLUMNS; side += LANES) {
+        int64_t result = panel * COLUMNS + side;
+        __mmask16 there = first_lanes(s->results - result);
+        for (int64_t tap = 0; tap < taps; tap++) {
+            for (int64_t channel = 0; channel < s->channels; channel++) {
+                const float *from = convolution->weight + channel * line + tap * (s->weight_last ? s->results : 1);
+                __m512 numbers = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from + (there ? result * step : 0), 4);
+                _mm512_store_ps(to + ((taps - 1 - tap) * s->channels + channel) * COLUMNS + side, numbers);
             }
         }
     }
@@ -299,7 +361,7 @@ turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *sq
             sums[i] = _mm512_setzero_ps();
         }
         for (int64_t channel = 0; channel < s->channels; channel += LANES) {
-            take_weights(convolution, panel * COLUMNS + side, channel, taps);
+            (s->kind == TRANSPOSED ? take_flipped_weights : take_weights)(convolution, panel * COLUMNS + side, channel, taps);
             for (int64_t i = 0; i < least(LANES, s->channels - channel); i++) {
                 __m512 g[3][3], h[3][4];
                 UNROLLED for (int t = 0; t < TAPS; t++) {
@@ -328,13 +390,11 @@ turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *sq
 
 /* -- which tiles are Winograd's ------------------------------------------------------------------------------------*/
 
-/* The sum of the squares of each pixel's channels. */
-WIDE static void
-take_squares(const convolution_t *convolution, int64_t from, int64_t to, float *squares)
+WIDE void
+fxjit_take_squares(const float *images, int64_t channels, int64_t from, int64_t to, float *squares)
 {
-    int64_t channels = convolution->sizes.channels;
     for (int64_t pixel = from; pixel < to; pixel++) {
-        const float *x = convolution->x + pixel * channels;
+        const float *x = images + pixel * channels;
         __m512 sum = _mm512_setzero_ps();
         for (int64_t at = 0; at < channels; at += LANES) {
             __m512 y = _mm512_maskz_loadu_ps(first_lanes(channels - at), x + at);
@@ -592,7 +652,8 @@ convolve_windows_together(task_t *task, const int64_t *list, int64_t count, floa
 {
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
     for (int64_t panel = task->panels * thread / threads; panel < task->panels * (thread + 1) / threads; panel++) {
-        pack_panel(task->convolution, panel, task->weights + panel * task->depth * COLUMNS);
+        int transposed = task->convolution->sizes.kind == TRANSPOSED;
+        (transposed ? pack_flipped_panel : pack_panel)(task->convolution, panel, task->weights + panel * task->depth * COLUMNS);
     }
     fxjit_openmp.barrier();
     convolve_windows(task, list, count * thread / threads, count * (thread + 1) / threads, block, sums);
@@ -614,7 +675,7 @@ convolve(void *data)
         turn_panel(task->convolution, panel, task->weights + panel * TURNED * s->channels * COLUMNS, task->taps + panel * TAPS);
     }
     int64_t pixels = s->images * s->height * s->width;
-    take_squares(task->convolution, pixels * thread / threads, pixels * (thread + 1) / threads, task->squares);
+    fxjit_take_squares(task->convolution->x, s->channels, pixels * thread / threads, pixels * (thread + 1) / threads, task->squares);
     fxjit_openmp.barrier();
     double of_weights = weigh(task);
     if (of_weights < 0) {
@@ -635,8 +696,12 @@ convolve(void *data)
 void
 fxjit_convolve(const convolution_t *convolution, void *room, int threads)
 {
-    if (convolution->sizes.depthwise) {
+    if (convolution->sizes.kind == DEPTHWISE) {
         fxjit_convolve_depthwise(convolution, room, threads);
+        return;
+    }
+    if (convolution->sizes.kind == OF_WEIGHT) {
+        fxjit_convolve_weights(convolution, room, threads);
         return;
     }
     task_t task = {.convolution = convolution};

@@ -51,7 +51,7 @@ fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o)
 
 typedef struct {
     convolution_t convolution;
-    void *x, *weight, *room; /* handles, and memory for ours */
+    void *x, *weight, *out, *room; /* handles, and memory for ours */
     int turns, failed;
     int64_t times[2];
 } trial_t;
@@ -70,11 +70,24 @@ convolve_by_aten(const trial_t *trial)
     const convolution_sizes_t *s = &trial->convolution.sizes;
     const int64_t none[2] = {0, 0};
     void *made = NULL;
-    if (fxjit_torch.convolution(trial->x, trial->weight, NULL, s->stride, 2, s->padding, 2, s->dilation, 2, 0, none, 2,
-                                s->depthwise ? s->channels : 1, &made)) {
-        return -1;
+    int32_t failed;
+    if (s->kind == OF_WEIGHT) {
+        const int32_t wanted[3] = {0, 1, 0};
+        void *others[2] = {NULL, NULL};
+        failed = fxjit_torch.convolution_backward(trial->weight, trial->x, trial->out, NULL, 0, s->stride, 2, s->padding, 2,
+                                                  s->dilation, 2, 0, none, 2, 1, wanted, 3, &others[0], &made, &others[1]);
     }
-    return fxjit_torch.delete_handle(made) == 0 ? 0 : -1;
+    else {
+        int transposed = s->kind == TRANSPOSED;
+        int64_t padding[2] = {s->padding[0], s->padding[1]};
+        if (transposed) {
+            padding[0] = s->dilation[0] * (s->rows - 1) - padding[0];
+            padding[1] = s->dilation[1] * (s->columns - 1) - padding[1];
+        }
+        failed = fxjit_torch.convolution(trial->x, trial->weight, NULL, s->stride, 2, padding, 2, s->dilation, 2, transposed, none, 2,
+                                         s->kind == DEPTHWISE ? s->channels : 1, &made);
+    }
+    return failed || fxjit_torch.delete_handle(made) ? -1 : 0;
 }
 
 /* The shortest of some calls of each, which take turns. */
@@ -119,7 +132,7 @@ fxjit_time_convolution(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_Format(PyExc_ValueError, "a convolution has %d numbers", (int)NUMBERS);
         return NULL;
     }
-    if (!fxjit_gemm_runs() || fxjit_torch.convolution == NULL) {
+    if (!fxjit_gemm_runs() || fxjit_torch.convolution == NULL || fxjit_torch.convolution_backward == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "there are not two libraries to choose from");
         return NULL;
     }
@@ -132,10 +145,9 @@ fxjit_time_convolution(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     memcpy(&trial.convolution.sizes, sizes, sizeof sizes);
-    void *ignored;
     trial.convolution.x = data_of(x, &trial.x);
     trial.convolution.weight = trial.convolution.x == NULL ? NULL : data_of(weight, &trial.weight);
-    trial.convolution.out = trial.convolution.weight == NULL ? NULL : data_of(out, &ignored);
+    trial.convolution.out = trial.convolution.weight == NULL ? NULL : data_of(out, &trial.out);
     if (trial.convolution.out == NULL) {
         return NULL;
     }

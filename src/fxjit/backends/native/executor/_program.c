@@ -42,6 +42,7 @@ fxjit_find_torch(void)
     *(void **)&fxjit_torch.storage_size = fxjit_torch_symbol("aoti_torch_get_storage_size");
     *(void **)&fxjit_torch.bmm_out = fxjit_torch_symbol("aoti_torch_cpu_bmm_out");
     *(void **)&fxjit_torch.convolution = fxjit_torch_symbol("aoti_torch_cpu_convolution");
+    *(void **)&fxjit_torch.convolution_backward = fxjit_torch_symbol("aoti_torch_cpu_convolution_backward");
     *(void **)&fxjit_torch.wrap = fxjit_torch_symbol("_Z16THPVariable_WrapRKN2at10TensorBaseE");
     /* The BLAS that ATen itself calls, where libtorch exports it: LP64 Fortran names, as MKL and OpenBLAS have them. */
     *(void **)&fxjit_torch.sgemm = fxjit_torch_symbol("sgemm_");
@@ -502,7 +503,7 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
         can = fxjit_gemm_runs();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "convolve") == 0) {
-        can = fxjit_torch.convolution != NULL && fxjit_gemm_runs();
+        can = fxjit_torch.convolution != NULL && fxjit_torch.convolution_backward != NULL && fxjit_gemm_runs();
     }
     return PyBool_FromLong(can);
 }

@@ -52,6 +52,9 @@ typedef struct {
     int32_t (*bmm_out)(void *, void *, void *);
     int32_t (*convolution)(void *, void *, void **, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *, int64_t,
                            int32_t, const int64_t *, int64_t, int64_t, void **);
+    int32_t (*convolution_backward)(void *, void *, void *, const int64_t **, int64_t, const int64_t *, int64_t, const int64_t *,
+                                    int64_t, const int64_t *, int64_t, int32_t, const int64_t *, int64_t, int64_t,
+                                    const int32_t *, int64_t, void **, void **, void **);
     PyObject *(*wrap)(const void *); /* THPVariable_Wrap(const at::TensorBase &) */
     gemm_fn sgemm, dgemm;
 } fxjit_torch_t;

@@ -16,7 +16,7 @@ from fxjit import _C, process_state
 from ..hints import Hints
 from ..index import Size, Sizes, contiguous_strides, mul, same_sizes, size_of, sizes_of
 from ..lower.table import meta_of, op_name
-from ..runtime.own_convolutions import Convolution
+from ..runtime.own_convolutions import Convolution, Kind
 
 #: Channels below which a window's rows are too short to be copied, or turned, as vectors.
 LEAST_CHANNELS = 16
@@ -26,35 +26,71 @@ MOST_WEIGHTS = 1 << 24
 
 def convolution_of(node: torch.fx.Node, hints: Hints) -> tuple[Convolution, Sizes] | None:
     """The convolution that a call is, of the sizes that were seen, and its numbers, if our kernels can do it."""
-    if op_name(node) != "convolution.default" or node.kwargs or not is_offered():
+    if node.kwargs or not is_offered():
         return None
+    if op_name(node) == "convolution_backward.default":
+        found = _of_weight(node)
+    else:
+        found = _of_images(node) if op_name(node) == "convolution.default" else None
+    return None if found is None else (Convolution.of([hints(each) for each in found]), found)
+
+
+def _of_images(node: torch.fx.Node) -> Sizes | None:
+    """The numbers of one that makes images."""
     values: Any = [meta_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
-    x, weight, bias, stride, padding, dilation, transposed, _, groups = values
+    x, weight, bias, stride, padding, dilation, transposed, more, groups = values
     out, ways = meta_of(node), (*stride, *padding, *dilation)
     known = suits(weight) and has_known_sizes(weight) and (bias is None or (suits(bias, dims=1) and has_known_sizes(bias)))
-    if transposed or not known or not suits(x) or not suits(out) or len(ways) != 6 or 0 in weight.shape:
+    if not known or not suits(x) or not suits(out) or len(ways) != 6 or 0 in weight.shape:
         return None
-    if not all(type(each) is int for each in ways) or (bias is not None and not bias.is_contiguous()):
+    if not all(type(each) is int for each in (*ways, *more)) or (bias is not None and not bias.is_contiguous()):
         return None
     results, channels, rows, columns = weight.shape
     depthwise = groups == results and channels == 1
-    layout = layout_of_depthwise(x, weight, out, stride) if depthwise else layout_in_one_group(x, weight, out, groups)
+    if transposed:
+        if tuple(stride) != (1, 1) or any(more):
+            return None
+        results, channels = channels, results
+        padding = [dilation[i] * (size - 1) - padding[i] for i, size in enumerate((rows, columns))]
+        layout = layout_in_one_group(x, weight, out, groups, Kind.TRANSPOSED)
+    elif depthwise:
+        layout, channels = layout_of_depthwise(x, weight, out, stride), groups
+    else:
+        layout = layout_in_one_group(x, weight, out, groups, Kind.IN_ONE_GROUP)
     if layout is None:
         return None
     (images, _, height, width), (_, _, out_height, out_width) = sizes_of(x.shape), sizes_of(out.shape)
-    numbers = images, channels * groups, height, width, results, rows, columns, out_height, out_width, *ways, *layout
-    return Convolution.of([hints(each) for each in numbers]), numbers
+    numbers = images, channels, height, width, results, rows, columns, out_height, out_width, *stride, *padding, *dilation
+    return (*numbers, *layout)
 
 
-def layout_in_one_group(x: Any, weight: torch.Tensor, out: Any, groups: int) -> tuple[int, int, int] | None:
-    """The last numbers (whether the weight's channels are last, whether it is depthwise, and its step then); None where this is
-    not the kernels'."""
+def _of_weight(node: torch.fx.Node) -> Sizes | None:
+    """The numbers of a derivative that is the weight's alone."""
+    operands: Any = node.args
+    grad, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = operands
+    grad, x, weight, (_, out, _) = meta_of(grad), meta_of(x), meta_of(weight), meta_of(node)
+    ways = (*stride, *padding, *dilation)
+    if list(wanted) != [False, True, False] or transposed or len(ways) != 6:
+        return None
+    if not all(map(suits, (grad, x, weight, out))) or not has_known_sizes(out) or 0 in out.shape:
+        return None
+    layout = layout_in_one_group(x, out, grad, groups, Kind.OF_WEIGHT)
+    if layout is None or not all(type(each) is int for each in ways):
+        return None
+    (images, channels, height, width), (_, results, out_height, out_width) = sizes_of(x.shape), sizes_of(grad.shape)
+    return images, channels, height, width, results, *out.shape[2:], out_height, out_width, *ways, *layout
+
+
+def layout_in_one_group(x: Any, weight: torch.Tensor, out: Any, groups: int, kind: Kind) -> tuple[int, int, int] | None:
+    """The last numbers (whether the weight's second dimension is last, its kind, and the step of a depthwise one); None where
+    this is not the kernels'."""
     results, channels, *window = weight.shape
     plain = weight.is_contiguous()
-    if groups != 1 or channels < LEAST_CHANNELS or not is_last(x) or not is_last(out) or not (plain or is_last(weight)):
+    fewest = results if kind is Kind.TRANSPOSED else channels
+    if groups != 1 or fewest < LEAST_CHANNELS or not is_last(x) or not is_last(out) or not (plain or is_last(weight)):
         return None
     packed = results * channels * (16 if window == [3, 3] else window[0] * window[1])
-    return (int(not plain), 0, 0) if packed <= MOST_WEIGHTS else None
+    return (int(not plain), kind, 0) if packed <= MOST_WEIGHTS else None
 
 
 def layout_of_depthwise(x: Any, weight: torch.Tensor, out: Any, stride: Sequence[int]) -> tuple[int, int, int] | None:
@@ -63,7 +99,7 @@ def layout_of_depthwise(x: Any, weight: torch.Tensor, out: Any, stride: Sequence
     whole = (columns == 1 or weight.stride(3) == 1) and (rows == 1 or weight.stride(2) == columns)
     if tuple(stride) != (1, 1) or not whole or not is_plain(x) or not is_plain(out):
         return None
-    return 0, 1, weight.stride(0)
+    return 0, Kind.DEPTHWISE, weight.stride(0)
 
 
 def is_offered() -> bool:

@@ -383,7 +383,12 @@ class _Planner:
 
     def convolve(self, node: torch.fx.Node, numbers: Sizes) -> None:
         x, weight, bias = (Variable(self.tensor(arg)) if isinstance(arg, torch.fx.Node) else -1 for arg in node.args[:3])
-        name = self.names[node] = self.low.storage[node]
+        if op_name(node) == "convolution_backward.default":  # of the weight alone: the kernel's operands are others
+            (made,) = node.users
+            x, weight, bias = Variable(self.tensor(node.args[1])), x, -1  # type: ignore[arg-type]  # nodes
+        else:
+            made = node
+        name = self.names[made] = self.low.storage[made]
         self.allocate(self.low.buffers[name])
         self.add("CONVOLVE", into=Variable(name), x=x, weight=weight, bias=bias, sizes=Numbers(numbers))
 

@@ -26,10 +26,9 @@ def multiply_forward(graph: torch.fx.Graph) -> None:
     """`convolution` of one pixel by one, step 1, one group: a product for each image, or one for all where they are channels
     last."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution.default)):
-        x, weight = (_value(arg) for arg in node.args[:2])
-        stride, padding, dilation, transposed, _, groups = node.args[3:]
-        if node.kwargs or not _is_pixelwise(x, weight, (stride, padding, dilation, transposed, groups)):
+        if node.kwargs or not is_pixelwise(node):
             continue
+        x = _value(node.args[0])
         images = (x, node.meta["val"])
         if all(_last(each) for each in images) or (_has_few_pixels(x) and all(each.is_contiguous() for each in images)):
             _multiply_rows(graph, node)
@@ -40,10 +39,9 @@ def multiply_forward(graph: torch.fx.Graph) -> None:
 def multiply_backward(graph: torch.fx.Graph) -> None:
     """The same of `convolution_backward`."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
-        _, stride, padding, dilation, transposed, _, groups, _ = node.args[3:]
         grad, x, weight = (_value(arg) for arg in node.args[:3])
         plain = not node.kwargs and _is_dense(grad) and all(user.target is operator.getitem for user in node.users)
-        if not plain or not _is_pixelwise(x, weight, (stride, padding, dilation, transposed, groups)):
+        if not plain or not is_pixelwise(node):
             continue
         plain = all(each.is_contiguous() for each in (grad, x, weight))
         if _is_channels_last(node) or (_has_few_pixels(x) and plain):
@@ -52,8 +50,11 @@ def multiply_backward(graph: torch.fx.Graph) -> None:
             _split(graph, node)
 
 
-def _is_pixelwise(x: Any, weight: Any, how: tuple[Any, ...]) -> bool:
-    stride, padding, dilation, transposed, groups = how
+def is_pixelwise(node: torch.fx.Node) -> bool:
+    """Whether a convolution, or its derivative, is one of one pixel by one, with step 1, in one group."""
+    at = 0 if node.target is aten.convolution.default else 1
+    x, weight, _, stride, padding, dilation, transposed, _, groups = node.args[at : at + 9]
+    x, weight = _value(x), _value(weight)
     if not _is_dense(x) or not _is_dense(weight):
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
@@ -90,7 +91,7 @@ def _all(values: Any, wanted: int) -> bool:
     return isinstance(values, (list, tuple)) and all(value == wanted for value in values)
 
 
-class _Calls:
+class Calls:
     """Adds calls in front of a node, with what they give in their metadata."""
 
     def __init__(self, graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -108,7 +109,7 @@ def _multiply(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     x, weight, bias = node.args[:3]
     images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]  # passes of tensors have nodes there
     results, pixels = node.meta["val"].shape[1], height * width
-    call = _Calls(graph, node)
+    call = Calls(graph, node)
     with graph.inserting_before(node):
         matrix = call(aten.view.default, weight, [results, channels])
         if images == 1:
@@ -126,7 +127,7 @@ def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """A pixel of all channels is a row."""
     x, weight, *rest = node.args[:3]
     results, channels = _value(weight).shape[:2]
-    call = _Calls(graph, node)
+    call = Calls(graph, node)
     with graph.inserting_before(node):
         rows = call(aten.permute.default, _channels_last(call, x), [0, 2, 3, 1])
         bias = [] if rest[0] is None else rest
@@ -135,11 +136,11 @@ def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     _replace(graph, node, y)
 
 
-def _channels_last(call: _Calls, images: Any) -> Any:
+def _channels_last(call: Calls, images: Any) -> Any:
     return images if _last(_value(images)) else call(aten.clone.default, images, memory_format=torch.channels_last)
 
 
-def _images(call: _Calls, rows: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
+def _images(call: Calls, rows: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
     """Rows of pixels as images, laid out as those they stand for."""
     images = call(aten.permute.default, rows, [0, 3, 1, 2])
     return images if _last(like) else call(aten.clone.default, images, memory_format=torch.contiguous_format)
@@ -150,7 +151,7 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]  # passes of tensors have nodes there
     results, pixels = grad.meta["val"].shape[1], height * width  # type: ignore[union-attr]  # passes of tensors have nodes there
     users = {user.args[1]: user for user in node.users}
-    call = _Calls(graph, node)
+    call = Calls(graph, node)
     with graph.inserting_before(node):
         grads = call(aten.view.default, grad, [images, results, pixels])
         if 0 in users:
@@ -170,7 +171,7 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _added_up(call: _Calls, grads: torch.fx.Node, rows: torch.fx.Node, images: int) -> torch.fx.Node:
+def _added_up(call: Calls, grads: torch.fx.Node, rows: torch.fx.Node, images: int) -> torch.fx.Node:
     """The sum of the images' products, each added to the one before as it is made: where few pixels meet many weights, another
     pass over all products takes longer than they do."""
     pairs = [(call(aten.select.int, grads, 0, image), call(aten.select.int, rows, 0, image)) for image in range(images)]
@@ -186,7 +187,7 @@ def _split_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     images, channels, height, width = x.meta["val"].shape  # type: ignore[union-attr]  # passes of tensors have nodes there
     results = grad.meta["val"].shape[1]  # type: ignore[union-attr]  # passes of tensors have nodes there
     users = {user.args[1]: user for user in node.users}
-    call = _Calls(graph, node)
+    call = Calls(graph, node)
 
     def rows(value: Any, columns: int) -> torch.fx.Node:
         return call(aten.view.default, call(aten.permute.default, value, [0, 2, 3, 1]), [images * height * width, columns])

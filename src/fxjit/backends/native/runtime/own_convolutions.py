@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from enum import IntEnum
 from typing import Final
 
 import torch
@@ -35,6 +36,15 @@ DEPTHWISE_SIDE: Final = 64
 DEPTHWISE_CHANNELS: Final = 16
 
 
+class Kind(IntEnum):
+    """What a convolution is, as _convolution.h has it."""
+
+    IN_ONE_GROUP = 0
+    DEPTHWISE = 1
+    TRANSPOSED = 2
+    OF_WEIGHT = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """The numbers of an instruction CONVOLVE, in its order."""
@@ -51,10 +61,10 @@ class Convolution:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
-    #: Whether the weight's channels are last.
+    #: Whether the weight's last two dimensions come before its second.
     weight_last: bool
-    #: Whether each channel has a window of its own, and the distance of these windows.
-    depthwise: bool = False
+    kind: Kind = Kind.IN_ONE_GROUP
+    #: Of a depthwise one: the distance of its windows.
     weight_step: int = 0
 
     def numbers(self) -> tuple[int, ...]:
@@ -65,8 +75,8 @@ class Convolution:
     def of(cls, numbers: Sequence[int]) -> Convolution:
         """From its numbers."""
         pairs = [(numbers[at], numbers[at + 1]) for at in (9, 11, 13)]
-        last, depthwise, step = numbers[15:]
-        return cls(*numbers[:9], *pairs, bool(last), bool(depthwise), step)  # type: ignore[call-arg, arg-type]  # as many as there are
+        last, kind, step = numbers[15:]
+        return cls(*numbers[:9], *pairs, bool(last), Kind(kind), step)  # type: ignore[call-arg, arg-type]  # as many as there are
 
 
 _measured: dict[Convolution, bool] = {}
@@ -86,7 +96,7 @@ def is_preferred(convolution: Convolution) -> bool:
 def like(convolution: Convolution) -> Convolution:
     """The convolution that is measured for it: of one image, sizes up to these and rounded to powers of two (channels) and of
     four (pixels)."""
-    if convolution.depthwise:
+    if convolution.kind is Kind.DEPTHWISE:
         return like_depthwise(convolution)
     channels, results = (min(_power(size, 2), MOST_CHANNELS) for size in (convolution.channels, convolution.results))
     pixels = convolution.images * convolution.out_height * convolution.out_width
@@ -127,19 +137,29 @@ def _compared(key: str, convolution: Convolution) -> bool:
         counters["native"]["kernels of convolutions compared"] += 1
         log.info("a convolution like %s: %.1f us by ATen, %.1f us by our kernels", convolution, atens / 1e3, own / 1e3)
         put_facts(key, {"nanoseconds": [atens, own]})
-    return own < (MARGIN_DEPTHWISE if convolution.depthwise else MARGIN) * atens
+    return own < (MARGIN_DEPTHWISE if convolution.kind is Kind.DEPTHWISE else MARGIN) * atens
 
 
 def measure(convolution: Convolution) -> tuple[int, int]:
     """Nanoseconds by ATen and by our kernels."""
-    each, layout = convolution, torch.contiguous_format if convolution.depthwise else torch.channels_last
+    each, depthwise = convolution, convolution.kind is Kind.DEPTHWISE
+    layout = torch.contiguous_format if depthwise else torch.channels_last
     with _disable_current_modes(), torch.no_grad():
         def ones(*size: int) -> torch.Tensor:
             return torch.ones(size, dtype=torch.float32, device="cpu")
 
         x = ones(each.images, each.channels, each.height, each.width).contiguous(memory_format=layout)
-        weight = ones(each.results, 1 if each.depthwise else each.channels, each.rows, each.columns)
+        weight = ones(*weight_sizes(each))
         out = ones(each.images, each.results, each.out_height, each.out_width).contiguous(memory_format=layout)
         if each.weight_last:
             weight = weight.contiguous(memory_format=layout)
+        if each.kind is Kind.OF_WEIGHT:
+            weight, out = out, weight
         return _C.time_convolution(x, weight, out, each.numbers(), TURNS)
+
+
+def weight_sizes(convolution: Convolution) -> tuple[int, int, int, int]:
+    """The weight's sizes, in the order of its dimensions."""
+    channels = 1 if convolution.kind is Kind.DEPTHWISE else convolution.channels
+    first = (channels, convolution.results) if convolution.kind is Kind.TRANSPOSED else (convolution.results, channels)
+    return *first, convolution.rows, convolution.columns
