@@ -334,6 +334,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         relied_on = result.guards
         result = dataclasses.replace(result, guards=_wanted_guards(options, frame, result))
         tree = build_tree(result.guards, result.arg_names, frame.code.co_freevars)
+        result.rng_steps.recheck.check = tree.check
     if trace.policy.unbacked and _breaks_a_promise(tree, frame):
         return None
     if not _holds_on_own_frame(tree, frame):

@@ -17,6 +17,7 @@ import operator
 import os
 import pickle
 import re
+import sys
 import typing
 import warnings
 
@@ -562,3 +563,18 @@ def test_pickled_constants():
     compiled = fxjit.compile(program, backend="eager")
     for options in ({}, {"a": 1}, {"a": [1, None]}):
         assert repr(compiled(torch.ones(2), options)) == repr(program(torch.ones(2), options))
+
+
+def test_what_a_debugger_has_set():
+    def fn(x):
+        return x + (sys.gettrace() is not None) + 2 * (sys.getprofile() is not None)
+
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    before = sys.getprofile()
+    try:
+        for profile in (before, lambda *event: None, before):
+            sys.setprofile(profile)
+            found, expected = compiled(torch.ones(2)), fn(torch.ones(2))
+            assert torch.equal(found, expected)
+    finally:
+        sys.setprofile(before)

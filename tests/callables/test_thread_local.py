@@ -55,3 +55,67 @@ def test_a_write_is_made():
     plain.__dict__.clear()
     assert torch.equal(fxjit.compile(write, backend="eager")(torch.ones(2)), torch.full((2,), 5.0))
     assert plain.value == 5.0
+
+
+class Counted(threading.local):
+    limit = 3
+
+    def __init__(self):
+        self.count = 0
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value * 2 if name == "doubled" else value)
+
+
+counted = Counted()
+
+
+def write_of_class(x):
+    counted.count += 1
+    counted.doubled = 4
+    counted.limit = 5
+    return x * counted.count * counted.doubled * counted.limit
+
+
+def delete(x):
+    plain.a, plain.b = 1, 2
+    del plain.a
+    del counted.count
+    messages = []
+    for owner, name in ((plain, "a"), (plain, "nothing"), (counted, "count"), (counted, "nothing")):
+        try:
+            delattr(owner, name)
+        except AttributeError as error:
+            messages.append(str(error))
+    return x + plain.b, messages, hasattr(plain, "a"), hasattr(counted, "count")
+
+
+def both_ways(fn, x):
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    for _ in range(2):
+        left = []
+        for run in (fn, compiled):
+            for each in (plain, counted):
+                each.__dict__.clear()
+            counted.count = 2
+            left.append((repr(run(x)), dict(plain.__dict__), dict(counted.__dict__)))
+        assert left[0] == left[1]
+
+
+def test_writes_are_those_of_the_running_thread():
+    for fn in (write_of_class, delete):
+        both_ways(fn, torch.ones(2))
+        thread = threading.Thread(target=both_ways, args=(fn, torch.ones(2)))
+        thread.start()
+        thread.join()
+
+
+def test_an_attribute_of_the_class_is_none_of_the_threads():
+    def fn(x):
+        try:
+            del settings.factor
+        except AttributeError:
+            return x + 1
+        return x + 2
+
+    assert torch.equal(fxjit.compile(fn, backend="eager")(torch.ones(2)), fn(torch.ones(2)))

@@ -363,3 +363,37 @@ def test_the_order_of_a_set_of_objects():
         things = [Thing(number) for number in range(6)]
         assert_calls_agree(given, lambda: (set(things),), lambda: (set(things[:3]),), lambda: (frozenset(things),))
         assert_calls_agree(made, lambda: tuple(things), lambda: tuple(things[::-1]), lambda: tuple(things[2:]))
+
+
+class Marker:
+    """Hashed by identity."""
+
+
+UNSET, HOLDER = Marker(), [Marker()]
+
+
+def by_identity(x, marker=UNSET):
+    table = {}
+    for key in (hash((1, UNSET)), hash((1, HOLDER[0])), hash(UNSET) ^ 5, id(HOLDER[0]) % 7,
+                hash((UNSET, 2)) == hash((UNSET, 2))):
+        table.setdefault(key, len(table))
+    return x + len(table), list(table), hash(frozenset([UNSET])) == hash(frozenset([UNSET]))
+
+
+def test_hashes_of_objects_that_live_longer_than_a_call():
+    """They are numbers of the entry, which is of these very objects."""
+    compiled = fxjit.compile(by_identity, backend="eager", fullgraph=True)
+    for _ in range(3):
+        for _ in range(2):
+            assert repr(compiled(torch.ones(2))) == repr(by_identity(torch.ones(2)))
+        HOLDER[0] = Marker()
+
+
+def test_the_hash_of_an_argument_is_another_one_in_each_call():
+    def fn(x, marker):
+        return x + 1, hash((1, marker))
+
+    compiled = fxjit.compile(fn, backend="eager")
+    for _ in range(12):
+        marker = Marker()
+        assert repr(compiled(torch.ones(2), marker)) == repr(fn(torch.ones(2), marker))

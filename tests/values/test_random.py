@@ -330,3 +330,72 @@ def test_a_test_that_puts_a_mock_in_the_place_of_what_draws_sees_every_call(monk
         expected, wanted = program(x), len(calls)
         calls.clear()
         assert torch.equal(fxjit.compile(program, backend="eager")(x), expected) and len(calls) == wanted
+
+
+NAMES, LAYERS = ("relu", "tanh", "sin"), [torch.nn.Linear(4, 4) for _ in range(3)]
+
+
+def indexed(x: torch.Tensor) -> Any:
+    at = random.getrandbits(32)
+    name, number, truth = NAMES[at % len(NAMES)], [0.5, 1.5, 2.5][random.randrange(3)], [True, False][random.random() < 0.5]
+    return x * number + len(name), name, number, truth, [3, 4][-random.randint(1, 2)], isinstance(name, str)
+
+
+def of_one(x: torch.Tensor) -> Any:
+    return x + [2][random.randrange(5) % 1], isinstance([x][random.getrandbits(4) % 1], torch.Tensor)
+
+
+def objects_by_type(x: torch.Tensor) -> Any:
+    """What type checkers do: look at one item, and drop it."""
+    made, at = [x + 1, x + 2, x + 3], random.randrange(3)
+    kept = [{"a": x}, {"b": x * 2}][random.randrange(2)]
+    return x * isinstance(LAYERS[at], torch.nn.Module), isinstance(made[at], torch.Tensor), type(kept), kept, made[at]
+
+
+def taken_and_changed(x: torch.Tensor) -> Any:
+    items = [x + 1, x + 2]
+    item = items[random.randrange(2)]
+    items.clear()
+    return item, items
+
+
+def out_of_range(x: torch.Tensor) -> Any:
+    try:
+        return x + [1, 2, 3][random.randrange(6)]
+    except IndexError:
+        return x - 1
+
+
+def outside_of_range(x: torch.Tensor) -> Any:
+    return x + (1, 2, 3)[random.randrange(6)], [x, x][random.randrange(6)]
+
+
+@pytest.mark.parametrize("program", [indexed, of_one, objects_by_type, taken_and_changed])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_items_drawn_at_random(program: Program, backend: str) -> None:
+    assert_drawn_as_eager(program, backend=backend)
+
+
+def which_it_is(x: torch.Tensor) -> Any:
+    items = [x + 1, x + 2]
+    item = items[random.randrange(2)]
+    return item is items[0], item
+
+
+def used(x: torch.Tensor) -> Any:
+    return LAYERS[random.randrange(3)](x) + [x, x * 2][random.randrange(2)], [torch.sin, torch.cos][random.randrange(2)](x)
+
+
+def written_to(x: torch.Tensor) -> Any:
+    items = [[x], [x + 1]]
+    items[random.randrange(2)].append(x + 2)
+    return items
+
+
+def of_several_types(x: torch.Tensor) -> Any:
+    return [x, 2, "a"][random.randrange(3)], [1, 2.5][random.randrange(2)], {1: [x]}[1][random.randrange(1)]
+
+
+@pytest.mark.parametrize("program", [which_it_is, used, written_to, of_several_types, out_of_range, outside_of_range])
+def test_which_item_it_is_matters(program: Program) -> None:
+    assert_drawn_as_eager(program, fullgraph=False)

@@ -132,6 +132,15 @@ class Effects:
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         self._log.append(CallLater(fn, tuple(args)))
 
+    def puts_off_only(self, fn: Callable[..., object]) -> bool:
+        """Whether no call is put off but those of `fn`."""
+        return all(effect.fn is fn for effect in self._log if isinstance(effect, CallLater))
+
+    def forget_call(self, fn: Callable[..., object], arg: Value) -> None:
+        """Forget the call `fn(arg)` that was put off."""
+        self._log = [effect for effect in self._log
+                     if not (isinstance(effect, CallLater) and effect.fn is fn and effect.args[0] is arg)]
+
     def length(self) -> int:
         """A place in the log, for `withdraw_calls`."""
         return len(self._log)

@@ -5,6 +5,8 @@ each operation on random values (values/random_values.py); a random number that 
 steps run in the order of the program, before anything else of the frame: generators are called as eager code calls them, and
 nothing else of the frame looks at them, since whatever could ends the graph. resume/rng.py runs the steps.
 
+Locks of the program's are taken by steps, too (held_locks.py).
+
 For each step the trace has an example, from a copy of the generator. Only its type may be relied on.
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fxjit.frontend.held_locks import Recheck
 from fxjit.guards.source import Source
 
 
@@ -38,10 +41,14 @@ class Step:
 class RngSteps:
     """The steps of one trace, with an example of what each gives."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_lock: bool = True) -> None:
         self.steps: list[Step] = []
         self._examples: list[Any] = []
         self._copies: dict[Source, Any] = {}
+        #: The steps that take locks of the program's, and what checks the guards once more under them.
+        self.may_lock = may_lock
+        self.locks: list[int] = []
+        self.recheck = Recheck()
 
     def __bool__(self) -> bool:
         return bool(self.steps)

@@ -69,6 +69,10 @@ class Speculation:
             for node in graph.nodes if node.op != "placeholder"
         )
 
+    def is_torchs_own(self, graph: torch.fx.Graph) -> bool:
+        """Whether the graph calls operators of torch's only, none of which runs code of the program's."""
+        return all(node.op not in ("call_module", "get_attr") and _is_repeatable(node) for node in graph.nodes)
+
     def finish(self, graph: torch.fx.Graph) -> tuple[bool, SpeculationCheck | None]:
         """Whether the speculation holds as it is, and the checks that the graph has to output; None where nothing was
         speculated on."""

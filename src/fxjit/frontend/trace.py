@@ -133,7 +133,7 @@ class Trace:
         self.has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.speculation = Speculation()
-        self.rng_steps = RngSteps()
+        self.rng_steps = RngSteps(self.break_points.holds_locks)
         self.leaves = Leaves()
 
     # -- values --------------------------------------------------------------------------------------------------
@@ -628,6 +628,9 @@ class Trace:
         if not can_stay or (speculated is not None and self.rng_steps):
             self.break_points.speculates = False
             leave_trace(RestartTrace("what the graph does cannot be undone"))
+        if self.rng_steps.locks and not self.speculation.is_torchs_own(self.builder.graph):
+            self.break_points.holds_locks = False
+            leave_trace(RestartTrace("an operator of the program's may take the lock that is held while the graph runs"))
         if isinstance(end, Break):
             states = [end.state, *(frame.state for frame in end.inner)]
             for block in [block for state in states for block in state.blocks][::-1]:

@@ -57,6 +57,12 @@ class EffectLog(Protocol):
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
 
+    def puts_off_only(self, fn: Callable[..., object]) -> bool:
+        """Whether no call is put off but those of `fn`."""
+
+    def forget_call(self, fn: Callable[..., object], arg: Value) -> None:
+        """Forget the call `fn(arg)` that was put off."""
+
     def length(self) -> int:
         """A place in the log, for `withdraw_calls`."""
 

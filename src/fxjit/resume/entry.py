@@ -17,6 +17,7 @@ from typing import Any, Literal
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Code, Positions
+from fxjit.frontend.held_locks import HoldingGraph
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
 from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
@@ -127,10 +128,17 @@ class _Entry:
         asm.begin_call(_C.DisabledFunction(rng_program, opaque=True))  # the hook looks at none of what it calls
         for source in rng_program.sources:
             asm.load_source(source)
-        asm.call(len(rng_program.sources))
+        if rng_program.recheck is not None:
+            for name in self.arg_names:
+                asm.load_local(name)
+            asm.build_tuple(len(self.arg_names))
+            asm.load_closure()
+            asm.call_const(globals, 0)
+        asm.call(len(rng_program.sources) + (3 if rng_program.recheck is not None else 0))
         if self.deoptimization is not None:
             self.deoptimization.test()
         read = {source for source in self.plan.sources if isinstance(source, RandomSource)}
+        read |= {RandomSource(at) for at in self.result.rng_steps.locks}
         read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomSource)}
         wanted = rng_program.give(sorted(read, key=lambda source: source.at))
         if not wanted:
@@ -145,16 +153,22 @@ class _Entry:
         """Call the graph; the locals that hold its outputs."""
         if self.compiled is None:
             return {}
-        asm, inputs = self.asm, self.result.graph.inputs
-        asm.begin_call(self.compiled if self.undoing is None else self.undoing)
-        if self.undoing is not None:
-            asm.load_const(self.compiled)
+        asm, inputs, locks = self.asm, self.result.graph.inputs, self.result.rng_steps.locks
+        calls: list[Callable[..., Any]] = [] if self.undoing is None else [self.undoing]
+        calls.append(self.compiled)
+        if locks:
+            calls.insert(0, HoldingGraph(len(locks)))
+        asm.begin_call(calls[0])
+        for at in locks:
+            asm.load_source(RandomSource(at))
+        for each in calls[1:]:
+            asm.load_const(each)
         asm.share(_shared_bases([item.source for item in inputs]))
         for item in inputs:
             asm.load_source(item.source)
         self.temps += asm.shared_locals
         asm.share(())
-        asm.call(len(inputs) + (self.undoing is not None))
+        asm.call(len(inputs) + len(locks) + len(calls) - 1)
         if self.deoptimization is not None and self.result.speculated is not None:
             self.deoptimization.test()
         outputs = self.plan.outputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fxjit.frontend.effects import CallLater, Effect, Restore, StoreAttr
 from fxjit.frontend.values.base import Value
@@ -43,16 +44,21 @@ def _discard(delete: Callable[[object, str], object], obj: object, name: str) ->
 
 
 def _accessors(obj: Value) -> tuple[Callable[..., object], Callable[..., object]]:
-    """How an attribute reaches the object itself, without the user's `__setattr__`, which was traced already."""
+    """How an attribute reaches the object itself, without the user's `__setattr__`, which was traced already: by that of the
+    nearest class of C (tensors, functions, threading.local), which `object.__setattr__` would not be let past."""
     kind = obj.pytype()
     if issubclass(kind, type):
         return type.__setattr__, type.__delattr__
-    if issubclass(kind, types.ModuleType) or _has_native_setattr(kind):
+    if issubclass(kind, types.ModuleType):
         return setattr, delattr
-    return object.__setattr__, object.__delattr__
+    nearest = _nearest_of_c(kind)
+    native: Any = nearest
+    own: Any = kind
+    if own.__setattr__ is native.__setattr__ and own.__delattr__ is native.__delattr__ and nearest is not object:
+        return setattr, delattr
+    return native.__setattr__, native.__delattr__
 
 
-def _has_native_setattr(kind: type) -> bool:
-    """A class of C with attribute writes of its own (tensors, functions): `object.__setattr__` refuses such."""
-    owner = next(base for base in kind.__mro__ if "__setattr__" in base.__dict__)
-    return owner is not object and isinstance(owner.__dict__["__setattr__"], types.WrapperDescriptorType)
+def _nearest_of_c(kind: type) -> type:
+    """The class of C whose attribute writes those of the class's Python code end in."""
+    return next(base for base in kind.__mro__ if isinstance(base.__dict__.get("__setattr__"), types.WrapperDescriptorType))

@@ -7,15 +7,20 @@ the state they had, and the frame goes on in the user's own code (deoptimization
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from fxjit.errors import is_foreign
+from fxjit.frontend.held_locks import Held, LockIsBusy
 from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.guards.source import RandomSource, Source
+
+_LOCK: Final = type(threading.Lock())
+_RLOCK: Final = type(threading.RLock())
 
 
 class RngProgram:
@@ -31,6 +36,8 @@ class RngProgram:
             for step in rng_steps.steps
         ]
         self._wanted: list[int] = []
+        #: Checks the guards once more, where steps take locks: called with the arguments, the closure and the globals.
+        self.recheck = rng_steps.recheck if rng_steps.locks else None
 
     def _position(self, arg: object) -> tuple[bool, Any]:
         """Where an argument lies among what was found and computed so far; (False, it) for a constant."""
@@ -44,16 +51,22 @@ class RngProgram:
         return wanted
 
     def __call__(self, *found: Any) -> tuple[Any, ...] | None:
-        """The wanted results; None where a step raised."""
+        """The wanted results; None where a step raised, or the guards hold no longer. What `recheck` takes comes last."""
+        found, frame = found[:len(self.sources)], found[len(self.sources):]
         restore = [restorer(each) for each in found] if self.may_fail else []
         values = list(found)
         try:
             for fn, args, named in self._steps:
                 given = [values[at] if computed else at for computed, at in args]
                 values.append(fn(*given, **{name: values[at] if computed else at for name, (computed, at) in named.items()}))
+            if self.recheck is not None and not self.recheck(*frame):
+                raise LockIsBusy
         except Exception as error:  # the frame then starts over eagerly (deoptimization.py), and raises where the program does
             for undo in restore:
                 undo()
+            for value in values:
+                if isinstance(value, Held):
+                    value.release()
             if is_foreign(error):
                 raise
             return None
@@ -61,8 +74,8 @@ class RngProgram:
 
 
 def restorer(generator: Any) -> Callable[[], None]:
-    """A callable that restores the present state of what the steps were given: a generator, or a seed."""
-    if isinstance(generator, int):
+    """A callable that restores the present state of what the steps were given: a generator, a seed, or a lock."""
+    if isinstance(generator, (int, _LOCK, _RLOCK)):
         return lambda: None
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator

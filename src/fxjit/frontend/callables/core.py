@@ -32,6 +32,7 @@ from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.random_values import RandomValue, are_random, compute
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
 from fxjit.frontend.values.sets import unpack_in_any_order
+from fxjit.frontend.values.text_buffers import BufferValue
 from fxjit.guards.kinds import IdIs, PythonCheck
 from fxjit.guards.source import ConstSource, ItemSource
 
@@ -541,8 +542,16 @@ def _writes_outside(fn: Any) -> None:
         t.break_("call-print", function=callable_name(fn))
 
 
-for _outside in (print, input, open):
+for _outside in (input, open):
     _writes_outside(_outside)
+
+
+@handles(print)
+def print_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    file = kwargs["file"].realize() if "file" in kwargs else None
+    if not isinstance(file, BufferValue) or not kwargs.keys() <= {"file", "sep", "end"}:
+        t.break_("call-print", function="print")
+    return file.print(t, args, kwargs)
 
 
 def _runs_code(fn: Any) -> None:

@@ -580,6 +580,17 @@ def getenv(t: Tracer, key: Value, default: Value | None = None) -> Value:
     return t.call(protocol.getattr_(t, t.make(os.environ), "get"), [key, t.make(None) if default is None else default])
 
 
+def _hook_handler(fn: Callable[[], Any]) -> None:
+    """Handler of what a debugger or a profiler has set, if anything."""
+    @function(fn)
+    def call(t: Tracer) -> Value:
+        return t.wrap(fn(), CallSource(ConstSource(fn, callable_name(fn)))).realize()
+
+
+for _hook in (sys.gettrace, sys.getprofile):
+    _hook_handler(_hook)
+
+
 def _depends_on_process(fns: list[Any]) -> None:
     for fn in fns:
         _breaks(fn, "call-subprocess")

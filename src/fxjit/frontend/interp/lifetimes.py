@@ -49,7 +49,7 @@ def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGr
     given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
     if machine.parent is not None:  # others hold most of what it has
         return frozenset([*own, *(name for name in unread if _gets_an_end(machine.locals[name], given))])
-    referred = {id(value) for value in machine.t.new_source_state("weak references").get("all", ())}
+    referred = _referred_to_by_trace(machine)
     if cause is not None and cause.reason == "value-weak-reference":
         referred |= given
     kept = {name for name in unread if id(machine.locals[name]) in referred or _end_is_seen(machine.locals[name], given)}
@@ -95,20 +95,28 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
     """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it."""
-    return _may_end(value) and _is_last(value, _held(machine, (name,), stack_holds=True))
+    return _may_end(value, _referred_to_by_trace(machine)) and _is_last(value, _held(machine, (name,), stack_holds=True))
 
 
 def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True) -> list[str]:
     """Those of the frame's locals whose objects may end when it lets go of all of them. `stack_holds`: what lies on its stack
     is not about to be taken off."""
-    suspects = [name for name in names if _may_end(machine.locals[name]) and not _is_of_a_closure(machine.locals[name])]
+    referred = _referred_to_by_trace(machine)
+    suspects = [name for name in names
+                if _may_end(machine.locals[name], referred) and not _is_of_a_closure(machine.locals[name])]
     if not suspects:
         return []
     held = _held(machine, names, stack_holds=stack_holds)
     return [name for name in suspects if _is_last(machine.locals[name], held)]
 
 
-def _may_end(value: Value) -> bool:
+def _referred_to_by_trace(machine: Machine) -> set[int]:
+    """The values, by identity, of which the trace has made weak references."""
+    made = machine.t.new_source_state("weak references")
+    return {id(value) for table in made.values() for value in table} if made else set()
+
+
+def _may_end(value: Value, referred: set[int]) -> bool:
     """Whether the end of a variable's object is observable; quick, since most are tensors that the trace made."""
     source = value.source
     if isinstance(value, ConstantValue) or not (source is None or isinstance(source, _LET_GO_OF)):
@@ -120,7 +128,8 @@ def _may_end(value: Value) -> bool:
     obj = _object(value)
     if _is_plain_sequence(obj):
         return _has_finalizer(obj, within=2)
-    return (_has_finalizer(obj) or _is_referred_to(obj)) and _end_is_seen(value, {id(value)})
+    itself = value.realized if isinstance(value, Lazy) else value
+    return (_has_finalizer(obj) or id(itself) in referred or _is_referred_to(obj)) and _end_is_seen(value, {id(value)})
 
 
 def _is_of_a_closure(value: Value) -> bool:

@@ -31,6 +31,8 @@ class BreakPoints:
         self._points: dict[int, BreakPoint] = {}
         #: Whether a branch on data may be speculated on where its other side only raises.
         self.speculates = True
+        #: Whether locks may be held while the graph runs.
+        self.holds_locks = True
         #: Whether a break is an error.
         self.whole = False
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.

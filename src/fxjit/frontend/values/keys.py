@@ -20,7 +20,7 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NotConstant, Value, guard_nan_identity
 from fxjit.frontend.values.ranges import SliceValue
 from fxjit.frontend.values.sequence import TupleValue
-from fxjit.frontend.values.traits import GuardedOperators, Indistinct
+from fxjit.frontend.values.traits import GuardedOperators, Indistinct, Reference
 from fxjit.guards.constants import holds_nan
 from fxjit.guards.kinds import IdIs
 
@@ -69,6 +69,21 @@ class QueriedKey:
         return self.known_hash
 
 
+class ReferenceKey:
+    """A weak reference, by the key that its referent is."""
+
+    __slots__ = ("referent",)
+
+    def __init__(self, referent: HashKey) -> None:
+        self.referent = referent
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReferenceKey) and other.referent == self.referent
+
+    def __hash__(self) -> int:
+        return hash(self.referent)
+
+
 def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is called with."""
     value = value.realize()
@@ -85,6 +100,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         if _may_be_late(known) and any(map(_holds_late, among)):
             t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
         return known
+    if isinstance(value, Reference):
+        return ReferenceKey(key_of(t, value.alive(t), [key.referent for key in among if isinstance(key, ReferenceKey)]))
     if isinstance(value, Indistinct):
         value.distinguish(t)
     own = getattr(value, "hash_key", None)
@@ -212,6 +229,8 @@ def has_known_hash(key: HashKey) -> bool:
     """Whether the key has the hash that the program's own object has: that of an IdentityKey is another."""
     if isinstance(key, tuple | frozenset):
         return all(map(has_known_hash, key))
+    if isinstance(key, ReferenceKey):
+        return has_known_hash(key.referent)
     return not isinstance(key, IdentityKey | Value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import torch
 
@@ -13,6 +13,10 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.guards.kinds import IdIs
+from fxjit.guards.source import ConstSource, GlobalSource
+
+#: Roots of sources of objects that live longer than a call: the identity of those may be relied on.
+LONG_LIVED: Final = (GlobalSource, ConstSource)
 
 
 def tensor_identity(tensor: torch.Tensor) -> int:
@@ -42,15 +46,17 @@ class LateNumber(Value):
 
     def settle(self, t: Tracer) -> Value | None:
         """The identity of an object that lives longer than a call, to which the entry is bound; None of any other."""
-        if self.fn is not id:
+        if self.fn not in (id, object.__hash__):
             return None
         value = self.args[0].realize()
         obj = getattr(value, "real" if issubclass(value.pytype(), torch.Tensor) else "obj", None)
-        if value.source is None or not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)):
+        if value.source is None or obj is None:
+            return None
+        if not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)) and not isinstance(value.source.root, LONG_LIVED):
             return None
         t.guard(IdIs(value.source, obj))
         process_state.bind("the identity of an object")
-        return t.make(id(obj))
+        return t.make(self.fn(obj))
 
     def _settled(self, t: Tracer) -> Value:
         settled = self.settle(t)

@@ -231,7 +231,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
             if name in _SHOWING and (issubclass(owner, SHOW_THEIR_CLASS) or not base.is_constant()):
                 t.break_("repr-unsupported", value=receiver.describe())
             return call_builtin_method(t, base, name, args, kwargs, owner)
-        if name == "__init__":
+        if name in ("__init__", "__setattr__", "__delattr__"):
             handler = resolve(descriptor)
             if handler is not None:
                 return handler(t, [receiver, *args], dict(kwargs))

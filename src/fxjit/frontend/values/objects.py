@@ -8,6 +8,7 @@ dict, list, tuple, ... keeps its builtin part in `base`, a container value.
 from __future__ import annotations
 
 import collections
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
@@ -20,6 +21,7 @@ from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.functions import FunctionValue, function_namespace
 from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
+from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.natives import SHOW_THEIR_CLASS
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
@@ -263,6 +265,8 @@ class UserObjectValue(ObjectMethods):
         t.effects.store_attr(self, name, value)
 
     def _has_dict(self) -> bool:
+        if issubclass(self.cls, threading.local):
+            return True
         return self.cls.__dictoffset__ != 0 if self.obj is None else instance_namespace(self.obj) is not None
 
     # -- special methods -----------------------------------------------------------------------------------------
@@ -356,6 +360,9 @@ class UserObjectValue(ObjectMethods):
         method = self._user_special(t, "__hash__")
         if method is not None:
             return t.call(method, [], None)
+        by_identity: Any = object.__hash__
+        if self.cls.__hash__ is by_identity:
+            return self.meth___hash__(t)
         return super().tp_hash(t) if self.base is None else self.base.tp_hash(t)
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
@@ -484,7 +491,11 @@ class UserObjectValue(ObjectMethods):
         return t.make(not protocol.equal(t, self, other))
 
     def meth___hash__(self, t: Tracer) -> Value:
-        t.break_("hash-unsupported", value=self.describe())
+        """`object.__hash__`: of what globals and classes hold, which lives longer than a call, the entry is bound to."""
+        found = LateNumber(object.__hash__, self).settle(t)
+        if found is None:
+            t.break_("hash-unsupported", value=self.describe())
+        return found
 
     def meth___repr__(self, t: Tracer) -> Value:
         t.break_("repr-unsupported", value=self.describe())

@@ -8,14 +8,17 @@ graph.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value, _NotImplemented
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.traits import Indistinct, LateIndex
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.guards.source import RandomSource
 
 #: What a trace may know of a random value by its type alone.
@@ -26,7 +29,7 @@ _NEVER_FAIL: Final = frozenset({"+", "-", "*"})
 _MOST: Final = 1 << 62
 
 
-class RandomValue(Value):
+class RandomValue(LateIndex):
     """The result of the step at `at`: a number or a text."""
 
     def __init__(self, at: int, example: object) -> None:
@@ -105,6 +108,20 @@ class RandomValue(Value):
             return super().sq_length(t)
         return compute(t, len, [self], may_fail=False)
 
+    def item_of(self, t: Tracer, items: Sequence[Value]) -> Value:
+        """An item drawn at random: a random value where the items are numbers or texts of one type."""
+        kinds = {item.pytype() for item in items}
+        if self.pytype() not in (int, bool) or len(kinds) != 1:  # which type it has, is one more decision
+            self.refuse(t)
+        if kinds <= set(RANDOM_TYPES):
+            if not all(item.is_constant() for item in items):
+                self.refuse(t)
+            return compute(t, operator.getitem, [tuple(item.as_constant() for item in items), self], may_fail=True)
+        if any(item.is_constant() for item in items):
+            self.refuse(t)
+        # The step raises where the program does: the frame then starts over.
+        return RandomItem(compute(t, operator.getitem, [range(len(items)), self], may_fail=True), items)
+
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
@@ -178,6 +195,36 @@ _TO_FLOAT: Final = frozenset({
 })
 
 
+class RandomItem(UntraceableValue, Indistinct):
+    """One of several objects of one type: known by that, and can be passed on."""
+
+    def __init__(self, at: Value, items: Sequence[Value]) -> None:
+        super().__init__(None, None, "data-random", value=f"{items[0].pytype().__name__} drawn at random")
+        self.at, self.items = at, list(items)
+
+    def pytype(self) -> type:
+        return self.items[0].pytype()
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(self.pytype())
+        self.refuse(t)
+
+    def may_be(self, other: Value) -> bool:
+        return other.pytype() is self.pytype()
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        self.refuse(t)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(pick, self.at, *self.items)
+
+
+def pick(at: int, *items: Any) -> Any:
+    """Run-time helper of new code."""
+    return items[at]
+
+
 def of_math(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
     """`fn(*args)`, a function of math with a random number among its arguments; None where there is none."""
     random = next((arg for arg in args if isinstance(arg, RandomValue)), None)
@@ -188,7 +235,7 @@ def of_math(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value |
     return compute(t, fn, args, may_fail=True)
 
 
-def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], *, may_fail: bool) -> Value:
+def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], *, may_fail: bool) -> Value:
     """`fn(*args)` as a step; the type of what it gives must be that of its example, whatever comes."""
     return random_value(t, step(t, fn, args, {}, may_fail=may_fail))
 

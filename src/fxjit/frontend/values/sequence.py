@@ -21,7 +21,7 @@ from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
-from fxjit.frontend.values.traits import Places
+from fxjit.frontend.values.traits import LateIndex, Places
 from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, shown_key
@@ -73,6 +73,8 @@ class SequenceValue(Value):
         name = self.base_type.__name__
         if isinstance(key, SliceValue):
             return self.like(self.items[as_slice(t, key)])
+        if isinstance(key, LateIndex):
+            return key.item_of(t, self.realized())
         index = as_index(t, key, f"{name} indices must be integers or slices, not {{}}")
         if not -len(self.items) <= index < len(self.items):
             t.raise_(IndexError, f"{name} index out of range")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from fxjit.frontend.tracer import Tracer
@@ -64,6 +64,22 @@ class Alternatives(Indistinct):
     def applied(self, t: Tracer, fn: Callable[..., Any], before: tuple[Value, ...], after: tuple[Value, ...]) -> Value:
         """`fn(*before, self, *after)`, one of Python's operators that changes nothing."""
         raise AssertionError(f"{type(self).__name__} takes no operators")
+
+
+class Reference(Value):
+    """A weak reference: its hash is that of its referent, and two are equal if their referents are."""
+
+    def alive(self, t: Tracer) -> Value:
+        """The referent, for its hash and its comparisons; where they cannot be known, the graph breaks."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
+
+
+class LateIndex(Value):
+    """A number that only the running program knows, and that containers may be indexed with all the same."""
+
+    def item_of(self, t: Tracer, items: Sequence[Value]) -> Value:
+        """`items[self]`, of a list or a tuple of these."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
 
 
 class Places(Value):

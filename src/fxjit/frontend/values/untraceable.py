@@ -18,7 +18,7 @@ from fxjit.guards.source import Source
 class UntraceableValue(Value):
     """An object from outside that no rule covers."""
 
-    def __init__(self, obj: object, source: Source, reason: str, **context: object) -> None:
+    def __init__(self, obj: object, source: Source | None, reason: str, **context: object) -> None:
         super().__init__(source)
         self.obj = obj
         self.reason = reason

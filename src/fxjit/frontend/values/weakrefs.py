@@ -9,19 +9,52 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.keys import compares_by_identity
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.frontend.values.traits import Indistinct
+from fxjit.frontend.values.traits import Indistinct, Reference
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
-from fxjit.guards.source import CallSource, Source
+from fxjit.guards.source import AttrSource, CallSource, Source
 
 
-class WeakReferenceValue(Value):
-    """A `weakref.ref`."""
+class _Reference(Reference):
+    """What all of them do."""
+
+    def refers_to(self, t: Tracer) -> Value:
+        """What calling it gives."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
+
+    def alive(self, t: Tracer) -> Value:
+        found = self.refers_to(t).realize()
+        cls = found.pytype()
+        if isinstance(found, TensorValue) or not isinstance(found, UserObjectValue):
+            t.break_("value-weak-reference", why=f"it is hashed or compared, and refers to {found.describe()}")
+        # References that are two objects compare their referents even where these are one.
+        if compares_by_identity(cls) and descriptors.look_up(t, cls, "__eq__")[1] is not object:
+            t.break_("value-weak-reference", why=f"it is compared, and {cls.__name__} has an `__eq__` of its own")
+        return found
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if args or kwargs:
+            t.raise_(TypeError, f"__call__() takes no arguments ({len(args)} given)")
+        return self.refers_to(t)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op in ("==", "!=") and isinstance(other, _Reference):
+            return protocol.compare(t, op, self.alive(t), other.alive(t))
+        return NOT_IMPLEMENTED
+
+    def tp_hash(self, t: Tracer) -> Value:
+        return protocol.hash_(t, self.alive(t))
+
+
+class WeakReferenceValue(_Reference):
+    """A `weakref.ref` or `weakref.KeyedRef` that existed before."""
 
     def __init__(self, obj: weakref.ref[object], source: Source) -> None:
         super().__init__(source)
@@ -30,76 +63,93 @@ class WeakReferenceValue(Value):
     def pytype(self) -> type:
         return type(self.obj)
 
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        if args or kwargs:
-            t.raise_(TypeError, f"__call__() takes no arguments ({len(args)} given)")
+    def refers_to(self, t: Tracer) -> Value:
         assert self.source is not None
         return t.wrap(self.obj(), CallSource(self.source))
 
-    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        if op in ("==", "!=") and isinstance(other, WeakReferenceValue):
-            t.break_("value-slot", slot="__eq__", type="weakref")
-        return NOT_IMPLEMENTED
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "key" and isinstance(self.obj, weakref.KeyedRef):
+            assert self.source is not None
+            return t.wrap(self.obj.key, AttrSource(self.source, name)).realize()
+        return super().tp_getattro(t, name)
 
 
-class NewWeakReferenceValue(Value):
-    """A `weakref.ref`, without a callback, to an object that the trace made."""
+class NewWeakReferenceValue(_Reference):
+    """A reference that the trace made; `more` are the arguments behind the referent."""
 
-    def __init__(self, referent: Value) -> None:
+    def __init__(self, referent: Value, cls: type = weakref.ref, more: Sequence[Value] = ()) -> None:
         super().__init__(None)
         #: A function, so that whoever follows the state of values does not take the object for held by this.
         self.referent: Callable[[], Value] = lambda: referent
+        self.cls, self.more = cls, tuple(more)
 
     def pytype(self) -> type:
-        return weakref.ref
+        return self.cls
 
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        if args or kwargs:
-            t.raise_(TypeError, f"__call__() takes no arguments ({len(args)} given)")
+    def refers_to(self, t: Tracer) -> Value:
         if not t.is_held(self.referent()):
             t.break_("value-weak-reference", why="whether what it refers to is still there is seen when the program runs")
         return self.referent()
 
-    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        if op in ("==", "!=") and isinstance(other, (WeakReferenceValue, NewWeakReferenceValue)):
-            t.break_("value-slot", slot="__eq__", type="weakref")
-        return NOT_IMPLEMENTED
-
-    def tp_hash(self, t: Tracer) -> Value:
-        t.break_("value-slot", slot="__hash__", type="weakref")
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        return self.more[1] if name == "key" and self.cls is weakref.KeyedRef else super().tp_getattro(t, name)
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(weakref.ref, self.referent())
+        cg.call(self.cls, self.referent(), *self.more)
 
 
 class KnownWeakReferenceValue(NewWeakReferenceValue, Indistinct):
-    """The same to an object that existed before: if there is a reference to it already, `weakref.ref` gives that."""
+    """The same to an object that existed before, without a callback: if there is such a reference to it already,
+    `weakref.ref` gives that."""
 
     def may_be(self, other: Value) -> bool:
-        return isinstance(other, WeakReferenceValue)
+        return isinstance(other, WeakReferenceValue) and type(other.obj) is weakref.ref
 
     def distinguish(self, t: Tracer) -> NoReturn:
         t.break_("value-weak-reference", why="which of the references to its object it is, is seen when the program runs")
+
+
+def _checked(t: Tracer, referent: Value) -> Value:
+    """The referent of a reference that is made."""
+    if not isinstance(referent, (TensorValue, UserObjectValue)):
+        t.break_("value-weak-reference", why=f"{referent.describe()} is no tensor and no object of the program")
+    if not referent.pytype().__weakrefoffset__:
+        t.break_("value-weak-reference", why=f"objects of {referent.pytype().__name__} cannot be referred to weakly")
+    return referent
+
+
+def _with_callback(t: Tracer, cls: type, referent: Value, more: Sequence[Value]) -> Value:
+    """One that calls a function of the program when its referent goes: which is not while the frame runs."""
+    if referent.source is None:
+        t.break_("value-weak-reference", why="it has a callback, and what it refers to may go while the frame runs")
+    awaited: dict[Value, None] = t.new_source_state("weak references").setdefault("with callbacks", {})
+    awaited[referent] = None
+    return NewWeakReferenceValue(referent, cls, more)
 
 
 @handles(weakref.ref)
 def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2 and args[1].is_constant() and args[1].as_constant() is None:
         args = args[:1]
-    if len(args) != 1 or kwargs:
-        t.break_("value-weak-reference", why="it has a callback")
-    referent = args[0]
-    if not isinstance(referent, (TensorValue, UserObjectValue)):
-        t.break_("value-weak-reference", why=f"{referent.describe()} is no tensor and no object of the program")
-    if not referent.pytype().__weakrefoffset__:
-        t.break_("value-weak-reference", why=f"objects of {referent.pytype().__name__} cannot be referred to weakly")
+    if len(args) not in (1, 2) or kwargs:
+        t.break_("value-weak-reference", why="its arguments are others than an object and a callback")
+    referent = _checked(t, args[0])
+    if len(args) == 2:
+        return _with_callback(t, weakref.ref, referent, args[1:])
     known: dict[Value, Value] = t.new_source_state("weak references").setdefault("all", {})
     if referent not in known:
         known[referent] = (NewWeakReferenceValue if referent.source is None else KnownWeakReferenceValue)(referent)
     return known[referent]
 
 
-@handles(weakref.proxy, weakref.KeyedRef)
+@handles(weakref.KeyedRef)
+def _make_keyed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 3 or kwargs:
+        t.break_("value-weak-reference", why="it is no plain reference")
+    return _with_callback(t, weakref.KeyedRef, _checked(t, args[0]), args[1:])
+
+
+@handles(weakref.proxy)
 def _make_another(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     t.break_("value-weak-reference", why="it is no plain reference")
 
@@ -110,7 +160,7 @@ def _wrap_proxy(t: Tracer, obj: object, source: Source) -> Value:
     return UntraceableValue(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
 
 
-@wraps(weakref.ref)
+@wraps(weakref.ref, weakref.KeyedRef)
 def _wrap_reference(t: Tracer, obj: weakref.ref[object], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     return WeakReferenceValue(obj, source)
