@@ -1,5 +1,6 @@
 """The standard library, descriptors, metaclasses and containers of users, inside compiled functions."""
 
+import array
 import collections
 import contextlib
 import contextvars
@@ -558,3 +559,14 @@ def test_views_know_their_base_and_temporaries_end_in_order():
         ended.clear()
         fn(x)
         assert ended == ["first", "middle", "second", "end", "third"]
+
+
+def test_the_length_of_an_object_of_a_c_extension_is_read_and_guarded() -> None:
+    def fn(x: torch.Tensor, obj: object) -> object:
+        return x * len(obj) + (1 if obj else 2)
+
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    for obj in (array.array("i", [1, 2, 3]), array.array("i"), array.array("i", [1] * 5), array.array("d", [1, 2]),
+                memoryview(b"abc")):
+        for _ in range(2):
+            assert torch.equal(compiled(torch.ones(2), obj), fn(torch.ones(2), obj))

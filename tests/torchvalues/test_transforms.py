@@ -7,7 +7,19 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 import fxjit
 
@@ -40,6 +52,11 @@ def pulled(x, y):
 def pulled_with_aux(x):
     out, pull, aux = vjp(lambda x: (x.exp(), x.cos()), x, has_aux=True)
     return pull(out)[0] + aux
+
+
+def linear_twice(x):
+    out, pushed = linearize(lambda x: (x * WEIGHT).tanh(), x)
+    return out, pushed(x), pushed(x * 2)
 
 
 def in_no_grad(x):
@@ -93,6 +110,10 @@ TRANSFORMS = {
     "vjp": lambda x: pulled(x, x.cos()),
     "vjp, aux": pulled_with_aux,
     "jvp": lambda x: jvp(lambda a, b: {"r": a * b, "s": a.sin()}, (x, x + 1), (x * 2, x)),
+    "linearize": lambda x: linearize(torch.sin, x)[1](x.cos()),
+    "linearize, twice": linear_twice,
+    "linearize, dict": lambda x: linearize(lambda d, y: {"p": d["a"] * y, "q": [y.exp()]}, {"a": x}, x + 1)[1]({"a": x}, x),
+    "linearize, a batch of tangents": lambda x: vmap(linearize(lambda row: (row ** 3).sum(), x[0])[1])(x),
     "jacrev": lambda x: jacrev(lambda x: x.sin())(x),
     "jacrev, argnums": lambda x: jacrev(lambda a, b: a * b.sum(), argnums=(0, 1))(x, x[0]),
     "jacfwd": lambda x: jacfwd(lambda x: x.sin() * WEIGHT)(x),
@@ -212,17 +233,71 @@ def pulled_later(x):
     return out, pull(out)
 
 
+def linear_later(x):
+    out, pushed = linearize(torch.sin, x)
+    torch._dynamo.graph_break()
+    return out, pushed(x.detach())
+
+
+def linear_random(x):
+    torch.manual_seed(3)
+    out, pushed = linearize(lambda x: x * torch.rand(3), x)
+    return out, pushed(x.detach()), torch.rand(1)
+
+
+def linear_constant(x):
+    return linearize(lambda x: (x * 2, torch.ones(2)), x)[1](x.detach())
+
+
+def linear_of_what_changes(x):
+    y = x.detach() * 2
+    pushed = linearize(lambda x: x ** 2, y)[1]
+    y.add_(1)
+    return pushed(torch.ones_like(y))
+
+
+def linear_with_gradients(x):
+    out, pushed = linearize(lambda x: x ** 2, x)
+    made = pushed(torch.ones(4, 3))
+    return out, made, made.requires_grad, out.requires_grad
+
+
+def linear_misfits(x):
+    pushed, found = linearize(torch.sin, x)[1], []
+    for tangents in ((x[0],), (x.double(),), (x, x), ((x,),)):
+        try:
+            found.append(pushed(*tangents))
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
 def pulled_random(x):
     torch.manual_seed(3)
     out, pull = vjp(lambda x: x * torch.rand(3), x)
     return out, pull(out), torch.rand(1)
 
 
-@pytest.mark.parametrize("fn", [remembering, deciding, pulled_later, pulled_random])
+@pytest.mark.parametrize("fn", [
+    remembering, deciding, pulled_later, pulled_random, linear_later, linear_random, linear_constant, linear_of_what_changes,
+    linear_with_gradients,
+])
 def test_runs_as_it_stands(fn):
     compiled = fxjit.compile(fn, backend="eager")
     for given in (torch.randn(4, 3), torch.randn(4, 3, requires_grad=True)):
         torch.testing.assert_close(compiled(given), fn(given))
+
+
+def test_tangents_that_do_not_fit():
+    x = torch.randn(4, 3)
+    assert fxjit.compile(linear_misfits, backend="eager")(x) == linear_misfits(x)
+
+
+def test_a_linear_map_that_leaves():
+    def fn(x):
+        return linearize(torch.sin, x * 2)[1]
+    x = torch.randn(3)
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x)(x), fn(x)(x))
 
 
 def test_a_pullback_that_leaves():

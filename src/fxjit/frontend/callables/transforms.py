@@ -1,5 +1,5 @@
-"""torch.func in traced code: `grad`, `grad_and_value`, `vmap`, `vjp` and `jvp`. What torch makes of these (`jacrev`, `jacfwd`,
-`hessian`) is its own Python, traced.
+"""torch.func in traced code: `grad`, `grad_and_value`, `vmap`, `vjp`, `jvp` and `linearize`. What torch makes of these
+(`jacrev`, `jacfwd`, `hessian`) is its own Python, traced.
 
 The function that is transformed is traced by itself, into a graph of its own, and a node of the main graph transforms and
 runs that. Where the function does more than compute, the graph breaks, and the transform runs as it stands.
@@ -283,6 +283,7 @@ class PullbackValue(Value):
     """The function that `torch.func.vjp` returns. It is valid during the trace: no code can make it afterwards."""
 
     is_suspended = True
+    name = "torch.func.vjp"
 
     def __init__(self, t: Tracer, graph: torch.fx.Node, given: Arguments, read: Sequence[torch.fx.Node], alone: bool,
                  layout: Layout) -> None:
@@ -301,13 +302,13 @@ class PullbackValue(Value):
 
     def why_before(self) -> tuple[str, dict[str, object]]:
         """The reason for a stop before it is made."""
-        return _REASON, {"function": "torch.func.vjp", "why": "what it gives back is needed where the graph has ended"}
+        return _REASON, {"function": self.name, "why": "what it gives back is needed where the graph has ended"}
 
     def pytype(self) -> type:
         return types.FunctionType
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        name = "torch.func.vjp"
+        name = self.name
         if len(args) != 1 or kwargs:
             _refuse(t, name, "what it gives back is called with options")
         leaves, layout = flatten(t, args[0])
@@ -371,3 +372,68 @@ def _jvp(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     pushed = unflatten(t, items[count: 2 * count], layout)
     value, rest = _with_rest(t, name, unflatten(t, [*items[:count], *items[2 * count:]], body.layout), has_aux)
     return TupleValue([value, pushed, *rest])
+
+
+class LinearMapValue(PullbackValue):
+    """The second result of `torch.func.linearize`."""
+
+    name = "torch.func.linearize"
+
+    def __init__(self, t: Tracer, graph: torch.fx.Node, given: Arguments, read: Sequence[torch.fx.Node],
+                 layout: Layout) -> None:
+        super().__init__(t, graph, given, read, False, layout)
+        self.versions = self.now()
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        tangents = [flatten(t, part) for part in args]
+        leaves = [leaf for found, _ in tangents for leaf in found]
+        fits = not kwargs and len(tangents) == len(self.given.layouts) and all(
+            alike(t, one, other) for (_, one), other in zip(tangents, self.given.layouts, strict=True))
+        if not fits or not all(map(_is_tangent, leaves, self.given.leaves)):
+            _refuse(t, self.name, "the tangents are not laid out as the primals are")
+        if self.versions != self.now():
+            _refuse(t, self.name, "what it was made of was written to")
+        graph, count = t.reuse_subgraph(self.graph), self.layout.count
+        # Strict: what does not depend on the primals has no tangent here, and is a Parameter in eager code.
+        result = t.emit(push_forward, [graph, tuple(self.given.leaves), self.read, tuple(leaves), count, True])
+        return unflatten(t, protocol.unpack(t, result)[count: 2 * count], self.layout)
+
+    def now(self) -> list[int]:
+        """How often the tensors that it is made of have been written to."""
+        return [each._version for each in self._tensors()]
+
+    def _tensors(self) -> list[torch.Tensor]:
+        found = [*(leaf.node for leaf in self.given.leaves if leaf.node is not None), *self.read]
+        fakes = [node.meta.get("example_value") for node in found]
+        return [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether autograd follows any of them."""
+        return any(each.requires_grad for each in self._tensors())
+
+
+def _is_tangent(tangent: Value, primal: Value) -> bool:
+    if not isinstance(tangent, TensorValue) or not isinstance(primal, TensorValue):
+        return False
+    one, other = tangent.fake, primal.fake
+    return one.shape == other.shape and one.dtype is other.dtype and one.device == other.device and not one.requires_grad
+
+
+@handles(torch.func.linearize)
+def _linearize(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    name = LinearMapValue.name
+    if not args or kwargs:
+        _refuse(t, name, "its arguments are others than a function and primals")
+    func, *primals = args
+    given, _ = _arguments(t, name, TupleValue(primals), t.make(None))
+    used_rng = t.graph_uses_rng
+    output = t.call(func, primals, None)
+    body, graph, read = _traced(t, name, lambda: [_detached(t, leaf) for leaf in given.leaves],
+                                lambda stand_ins: t.call(func, given.with_leaves(t, stand_ins), None))
+    if used_rng or t.graph_uses_rng:
+        _refuse(t, name, "random numbers are drawn")
+    linear = LinearMapValue(t, graph, given, read, body.layout)
+    if linear.is_differentiated:
+        _refuse(t, name, "gradients of what it reads are asked for")
+    return TupleValue([output, linear])

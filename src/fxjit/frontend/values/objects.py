@@ -28,7 +28,7 @@ from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
 from fxjit.guards.kinds import HasAttr, IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource, Source, namespace_of
+from fxjit.guards.source import ApplySource, AttrSource, InstanceDictSource, ItemSource, Source, namespace_of
 
 _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "int": "__int__",
                          "float": "__float__", "index": "__index__", "complex": "__complex__", "round": "__round__",
@@ -314,6 +314,19 @@ class UserObjectValue(ObjectMethods):
             return NOT_IMPLEMENTED
         return result
 
+    def _of_c_slot(self, t: Tracer, name: str, fn: Callable[[Any], Any]) -> Value | None:
+        """`fn(obj)`, where a class of C says what that is of an object from outside: read and guarded as its attributes are."""
+        raw, owner = descriptors.look_up(t, self.cls, name)
+        if self.base is not None or owner in (None, object) or not isinstance(raw, types.WrapperDescriptorType):
+            return None
+        if self.obj is None or self.source is None:
+            return None
+        try:
+            found = fn(self.obj)
+        except Exception:  # the program raises the same, where it comes to that
+            return None
+        return t.wrap(found, ApplySource(self.source, fn)).realize()
+
     def _refuse_c_slot(self, t: Tracer, name: str) -> None:
         """Refuses an operator that a C type implements and that is not modelled."""
         raw, owner = descriptors.look_up(t, self.cls, name)
@@ -387,6 +400,9 @@ class UserObjectValue(ObjectMethods):
             method = self._user_special(t, name)
             if method is not None:
                 return t.make(protocol.truth(t, t.call(method, [], None)))
+            found = self._of_c_slot(t, name, bool)
+            if found is not None:
+                return found
             self._refuse_c_slot(t, name)
         return t.make(True) if self.base is None else self.base.nb_bool(t)
 
@@ -434,7 +450,8 @@ class UserObjectValue(ObjectMethods):
         method = self._user_special(t, "__len__")
         if method is not None:
             return t.call(method, [], None)
-        return super().sq_length(t) if self.base is None else self.base.sq_length(t)
+        found = self._of_c_slot(t, "__len__", len)
+        return found or (super().sq_length(t) if self.base is None else self.base.sq_length(t))
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         method = self._user_special(t, "__contains__")
