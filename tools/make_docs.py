@@ -248,6 +248,14 @@ DIFFERENCES = (
      "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
      "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
      "where it is three operators or more"),
+    ("`counters[\"graph_break\"]`",
+     "counts each break in each function that it splits, and those of functions that are given up because of one (in a loop, a "
+     "`try` or a `with`); torch.compile counts none of the latter, and none where the function raises"),
+    ("`threading.Lock` and `RLock`, and conditions, semaphores and events made of them",
+     "a lock is taken before the graph runs, without waiting, and held until the program lets go of it for the last time; "
+     "guards are checked once more under it. Where it is not free, and where operators or calls that are put off might want "
+     "it too, the call runs eagerly or the graph breaks (torch.compile breaks it at each lock)"),
+    ("a function with effects, given to a transform of `torch.func`", "breaks the graph (torch.compile traces it)"),
     ("`checkpoint(..., preserve_rng_state=False)` of a function that draws random numbers (dropout)",
      "gradients are those of the numbers that forward drew; eager's recomputation draws others, and its gradients are of those "
      "(torch.compile's are as fxjit's)"),

@@ -20,6 +20,8 @@ from fxjit.frontend.held_locks import Recheck
 class State:
     def __init__(self) -> None:
         self.lock, self.reentrant = threading.Lock(), threading.RLock()
+        self.condition, self.event = threading.Condition(), threading.Event()
+        self.semaphore, self.bounded = threading.Semaphore(2), threading.BoundedSemaphore(1)
         self.count, self.last = 0, None
         self.kept: dict[str, Any] = {}
 
@@ -81,6 +83,22 @@ def beside_random_numbers(x: torch.Tensor, s: State) -> Any:
         return x * s.last + first
 
 
+def made_of_locks(x: torch.Tensor, s: State) -> Any:
+    with s.condition:
+        s.count += 1
+        s.condition.notify_all()
+    with s.semaphore, s.bounded:
+        s.count += 1
+    found = [s.semaphore.acquire(), s.bounded.acquire(blocking=False)]
+    if s.event.is_set():
+        s.event.clear()
+    else:
+        s.event.set()
+    s.bounded.release()
+    s.semaphore.release(1)
+    return x * s.count, found, s.event.is_set()
+
+
 class Hooked(torch.nn.Module):
     """Hooks that keep what layers give, as libraries for attribution do."""
 
@@ -98,11 +116,12 @@ class Hooked(torch.nn.Module):
         return self.layers(x)
 
 
-PROGRAMS = [counts, nested, several_times, by_calls, is_left_by_an_exception, beside_random_numbers]
+PROGRAMS = [counts, nested, several_times, by_calls, is_left_by_an_exception, beside_random_numbers, made_of_locks]
 
 
 def left(s: State) -> Any:
-    return s.count, repr(s.last), repr(s.kept), s.free()
+    counts = s.semaphore._value, s.bounded._value, s.event.is_set()  # type: ignore[attr-defined]  # of threading's own
+    return s.count, repr(s.last), repr(s.kept), s.free(), counts
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -190,6 +209,58 @@ def test_a_graph_that_fails_lets_go() -> None:
             compiled(torch.ones(3, 2), torch.tensor([5]), s)
         assert s.free()
     compiled(torch.ones(3, 2), torch.tensor([2]), s)
+
+
+def test_who_waits_is_woken() -> None:
+    def fn(x: torch.Tensor, s: State) -> torch.Tensor:
+        with s.condition:
+            s.count += 1
+            s.condition.notify()
+        s.event.set()
+        return x * s.count
+
+    compiled, s = fxjit.compile(fn, backend="eager"), State()
+    for _ in range(3):
+        compiled(torch.ones(2), s)
+    for call in range(4, 7):
+        found: list[int] = []
+        s.event.clear()
+        ready = threading.Event()
+
+        def wait(ready: threading.Event = ready, found: list[int] = found) -> None:
+            with s.condition:
+                ready.set()
+                s.condition.wait(20)
+                found.append(s.count)
+            s.event.wait(20)
+            found.append(-1)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        ready.wait()
+        assert torch.equal(compiled(torch.ones(2), s), torch.full((2,), float(call)))
+        thread.join(20)
+        assert found == [call, -1]
+
+
+def test_a_semaphore_that_is_taken_is_waited_for() -> None:
+    def fn(x: torch.Tensor, s: State) -> torch.Tensor:
+        with s.bounded:
+            s.count += 1
+        return x * s.count
+
+    compiled, s = fxjit.compile(fn, backend="eager"), State()
+    for _ in range(3):
+        compiled(torch.ones(2), s)
+    s.bounded.acquire()
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(compiled(torch.ones(2), s)))
+    thread.start()
+    time.sleep(0.1)
+    assert not found
+    s.bounded.release()
+    thread.join(20)
+    assert torch.equal(found[0], torch.full((2,), 4.0)) and s.count == 4
 
 
 def breaks_inside(x: torch.Tensor, s: State) -> Any:

@@ -57,6 +57,17 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch._tensor._handle_torch_function_and_wrap_type_error_to_not_implemented",
         ),
     ),
+    # What others than locks are made of; they wait for nobody
+    (
+        "TRACE",
+        "",
+        (
+            "threading.Condition.__enter__ threading.Condition.__exit__ threading.Condition.notify",
+            "threading.Condition.notify_all threading.Condition._is_owned threading.Semaphore.acquire",
+            "threading.Semaphore.release threading.Semaphore.__exit__ threading.BoundedSemaphore.release",
+            "threading.Event.is_set threading.Event.set threading.Event.clear",
+        ),
+    ),
     (
         "SKIP",
         "tensor-data",
