@@ -214,11 +214,17 @@ def _namespace(module: str) -> Any:
     return vars(sys.modules[module]) if isinstance(sys.modules.get(module), types.ModuleType) else None
 
 
+def _module(name: str) -> Any:
+    """The module, which is imported if it is torch's or ours; _MISSING where there is none."""
+    found: Any = sys.modules.get(name, _MISSING)
+    if found is _MISSING and name.partition(".")[0] in _IMPORTED:
+        found = importlib.import_module(name)
+    return found
+
+
 def _at(module: str, name: str) -> Any:
     """What the names lead to, without a call of anybody's `__getattr__`; _MISSING where that is nothing."""
-    place: Any = sys.modules.get(module, _MISSING)
-    if place is _MISSING and module.partition(".")[0] in _IMPORTED:
-        place = importlib.import_module(module)
+    place = _module(module)
     for part in name.split("."):
         if isinstance(place, type):
             place = namespace_of(place).get(part, _MISSING)
@@ -249,6 +255,7 @@ def find(reference: list[Any]) -> Any:
     elif kind == "modules":
         found = sys.modules
     elif kind == "globals":
+        _module(rest[0])  # one of polyfills that nobody needed yet
         found = _namespace(rest[0])
     elif kind == "globals of":
         found = find(rest[0]).__globals__

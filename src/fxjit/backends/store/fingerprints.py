@@ -15,7 +15,7 @@ import operator
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 import torch.fx
@@ -23,7 +23,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from fxjit import process_state
+from fxjit import process_state, torch_private
 from fxjit.schemas import OBSERVED
 
 from .operators import TORCHS, Unknown, is_torchs, operator_text
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _C: Any = torch._C
+_DeviceContext: Final = torch_private.optional("torch.utils._device.DeviceContext")
 _NAMESPACES: tuple[Any, ...] = (
     torch, torch.nn.functional, _C, _C._nn, torch.linalg, torch.fft, torch.special, _C._linalg, _C._fft, _C._special,
     torch.nn.init, operator, math,
@@ -99,9 +100,10 @@ def process_text() -> str:
 def _state() -> Iterator[str]:
     get, deterministic = _C, cast(Any, torch.utils.deterministic)
     autocast = [(name, torch.get_autocast_dtype(name)) for name in ("cpu", "cuda") if torch.is_autocast_enabled(name)]
+    devices = _default_devices()
     odd = {
         "autocast of another device": get._is_any_autocast_enabled() and not autocast,
-        "a mode": get._len_torch_function_stack() or get._len_torch_dispatch_stack(),
+        "a mode": devices is None or get._len_torch_dispatch_stack(),
         "a transform": get._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0,
         "an operator of torch's done anew": _any_redefined(),
     }
@@ -116,8 +118,14 @@ def _state() -> Iterator[str]:
         [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
         get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),
         torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy, torch.backends.cpu.get_cpu_capability(),
-        functorch_config.get_hash(),
+        functorch_config.get_hash(), devices,
     ))  # fmt: skip
+
+
+def _default_devices() -> list[str] | None:
+    """Of the default devices that are set, which are modes of `__torch_function__`; None where there is another such mode."""
+    modes = torch.overrides._get_current_function_mode_stack() if _C._len_torch_function_stack() else []
+    return [str(mode.device) for mode in modes] if all(type(mode) is _DeviceContext for mode in modes) else None
 
 
 #: Registrations that do nothing anew; they are asked about for each frame.
