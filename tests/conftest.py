@@ -54,9 +54,9 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(autouse=True)
 def compiled_anew(request: pytest.FixtureRequest) -> Iterator[None]:
     """No graph comes from what another test, or an earlier run, left on the disk, and none is left to eager for being small:
-    tests look at how graphs are compiled."""
+    tests look at how graphs are compiled. Under `--stored-entries` that holds for those that are marked `compiles`."""
     folder = request.config.getoption("--stored-entries")
-    if folder is not None:
+    if folder is not None and request.node.get_closest_marker("compiles") is None:
         with config.patch(store_entries=True, cache_dir=folder, small_graphs_as_captured=False):
             yield
         return

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 
+import pytest
 import torch
 
 import fxjit
@@ -41,6 +42,7 @@ def long_one(x):
     return inner(x).sum(-1) + inner(x).exp().sum(-1)
 
 
+@pytest.mark.compiles
 def test_one_line_that_says_what_is_compiled(monkeypatch):
     with stderr(monkeypatch, terminal=False) as said:
         fxjit.compile(long_one)(torch.randn(40, 30))
@@ -52,6 +54,7 @@ def test_one_line_that_says_what_is_compiled(monkeypatch):
     assert "\x1b" not in said.getvalue()
 
 
+@pytest.mark.compiles
 def test_a_terminal_sees_it_updated_and_then_gone(monkeypatch):
     with stderr(monkeypatch, terminal=True) as said:
         fxjit.compile(long_one)(torch.randn(41, 30))

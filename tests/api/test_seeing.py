@@ -109,6 +109,7 @@ def test_the_profiler_reports_breaks_recompiles_and_the_guard():
     assert "No graph breaks detected" in prof.report() and "No recompiles detected" in prof.report()
 
 
+@pytest.mark.compiles
 def test_counters_after_a_compile():
     fxjit.compile(scaled_by_sign, backend="eager")(*inputs())
     counters = fxjit.counters
@@ -127,6 +128,7 @@ def test_counters_are_nested_counters():
     assert not counters
 
 
+@pytest.mark.compiles
 def test_compile_times_as_text_and_as_a_table():
     assert fxjit.compile_times() == "fxjit has compiled nothing yet."
     fxjit.compile(lambda x: x + 1, backend="eager")(torch.ones(2))

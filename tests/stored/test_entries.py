@@ -524,6 +524,15 @@ def test_breaks_are_counted_as_where_they_were_traced(new_process: NewProcess, t
     assert found[0] == found[1] != {}
 
 
+@pytest.mark.parametrize("program", ["a break", "breaks inside callees"])
+def test_a_break_that_is_an_error_now_is_raised(new_process: NewProcess, program: str) -> None:
+    run(new_process(HEAD + PROGRAMS[program]), backend="eager")
+    for _ in range(2):
+        fn, args = new_process(HEAD + PROGRAMS[program]).make()
+        with fxjit.error_on_graph_break(True), pytest.raises(fxjit.errors.Unsupported):
+            fxjit.compile(fn, backend="eager")(*args)
+
+
 def test_an_entry_for_one_size_comes_before_one_for_any(new_process: NewProcess, traces: list[str]) -> None:
     text = HEAD + PROGRAMS["a function"]
     for expected in (["fn", "fn"], []):

@@ -39,6 +39,7 @@ from fxjit.guards.tree import build_tree
 from fxjit.process_state import ResultOf
 from fxjit.reasons import Explained
 from fxjit.resume.deoptimization import SpeculativeGraph
+from fxjit.skips import marks as marks_on_functions
 from fxjit.skips import torch_replaced
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -236,6 +237,8 @@ def _install(options: Any, frame: Frame, stored: Stored) -> tuple[bool, _C.Entry
     """As `find`, of one entry."""
     code = frame.code
     try:
+        if marks_on_functions.breaks_are_errors() and _breaks(stored.packed):
+            raise Changed("it ends at a break, which is an error here")
         if "skip" not in stored.packed:
             return True, _read_entry(options, frame, stored)
         _read_skip(options, frame, stored)
@@ -245,6 +248,11 @@ def _install(options: Any, frame: Frame, stored: Stored) -> tuple[bool, _C.Entry
     except Exception as problem:  # whatever the file says, the frame can be traced
         log.info("a stored entry of %s cannot be read: %s: %s", code.co_qualname, type(problem).__name__, str(problem))
     return False, None
+
+
+def _breaks(packed: dict[str, Any]) -> bool:
+    """Whether an entry, or a skip, as data came of a trace that a break ended."""
+    return (packed["skip"][1] if "skip" in packed else packed["broke"]) is not None
 
 
 def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
