@@ -66,7 +66,7 @@ from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.region import FEW_OPERATORS
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_builtin_replaced, torch_replaced
-from fxjit.stored.record import Compiled, Skipped
+from fxjit.stored.record import Compiled, Skipped, Stored
 from fxjit.stored.state import present
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
@@ -261,10 +261,13 @@ def _compile(options: Options, frame: Frame, relied_on: list[GuardSet]) -> _C.En
     """Trace, give the graph to the backend, write the new bytecode, build the guards, store the entry."""
     ensure_tensor_shim()
     seconds: dict[str, float] = {}
-    name = frame.code.co_qualname
+    name, history = frame.code.co_qualname, history_of(frame.code)
+    for known in entries.of(frame.code, options):
+        if isinstance(known.payload.record, Stored):
+            history.learn(known.payload.guards)
     with _stage("trace", name, seconds):
-        result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history_of(frame.code), options.dynamic,
-                                                                          relied_on, whole=options.fullgraph))
+        result, trace = _guard_internal_errors(frame, lambda: trace_frame(frame, history, options.dynamic, relied_on,
+                                                                          whole=options.fullgraph))
     try:
         entry: _C.Entry | None = _guard_internal_errors(frame, lambda: _finish(options, frame, result, trace, seconds))
         return entry
@@ -576,10 +579,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), _tracing(mode, trace.policy.contexts):
             makers: list[str | Callable[..., Any]] = []
             compile_part = functools.partial(_run_backend, options, makers)
-            with recipe.noted():
-                compiled = split_by_ddp_bucket(graph, examples, compile_part)
+            compiled = split_by_ddp_bucket(graph, examples, compile_part)
             if compiled is not None:
-                recipe.note(None)  # where it is cut is no fact that its guards name
                 makers.append(options.chosen_backend)
             compiled = compiled or compile_part(graph, examples)
     except FxjitError:

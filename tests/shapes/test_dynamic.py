@@ -70,6 +70,7 @@ def test_sizes_zero_and_one_are_constants(backend: str) -> None:
     assert compiles() == 4
 
 
+@pytest.mark.compiles
 def test_equal_looking_code_has_a_history_of_its_own() -> None:
     def make() -> Callable[[torch.Tensor], torch.Tensor]:
         return eval(compile("lambda x: x * x.shape[0]", "<made>", "eval"))  # type: ignore[no-any-return]
@@ -135,6 +136,7 @@ def test_a_size_that_may_be_dynamic_can_be_fixed_by_the_program() -> None:
     assert_same_calls(fxjit.compile(fn, backend="eager"), fn, [(x,), (torch.ones(4, 2),)])
 
 
+@pytest.mark.compiles
 def test_a_marked_range_is_guarded() -> None:
     compiled = fxjit.compile(times_rows, backend="eager")
     x = torch.ones(5, 2)
@@ -145,6 +147,7 @@ def test_a_marked_range_is_guarded() -> None:
     assert compiles() == 2
 
 
+@pytest.mark.compiles
 def test_the_range_of_a_size_that_may_be_dynamic() -> None:
     """As in torch 2.15: the range is the first one of the size, a later call replaces it, and `mark_dynamic` is stronger."""
     x = torch.ones(5, 2)
@@ -164,6 +167,7 @@ def test_the_range_of_a_size_that_may_be_dynamic() -> None:
         fxjit.compile(lambda x: x + x.shape[0], backend="eager")(x)
 
 
+@pytest.mark.compiles
 def test_a_size_marked_static_stays_one() -> None:
     compiled = fxjit.compile(times_rows, backend="eager", dynamic=True)
     for (x,) in sizes(3, 4, 7):
@@ -289,6 +293,7 @@ def test_shape_environments_go_with_their_entries() -> None:
     assert counts[-1] == counts[1], "one more for each compile"
 
 
+@pytest.mark.compiles
 def test_the_hint_of_a_size_that_the_program_needs(caplog: pytest.LogCaptureFixture) -> None:
     """What the hint advises does not raise, also where the size cannot vary."""
     def program(x: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,28 @@ def make():
     field, point = made
     return fn, (torch.linspace(-1, 1, 4), field(4), point(torch.ones(4)))
 """,
+    "branches of torch.cond": """
+def fn(x, y):
+    return torch.cond(x.sum() > 0, lambda x, y: (x.sin() + y,), lambda x, y: (x.cos() * y,), (x, y))[0]
+def make():
+    return fn, (torch.linspace(-1, 3, 12).requires_grad_(), torch.linspace(0, 1, 12).requires_grad_())
+""",
+    "transforms of functions, inside of one another": """
+def fn(x, scale):
+    weight = scale * 2
+    slope = torch.vmap(torch.func.grad(lambda row: (row.sin() * weight).sum()))(x)
+    return slope, torch.func.jacrev(lambda x: (x ** 2).sum(0))(x), torch.func.jvp(torch.cos, (x,), (slope,))
+def make():
+    return fn, (torch.linspace(-1, 1, 12).view(3, 4), torch.linspace(1, 2, 4))
+""",
+    "a hook on a tensor of the graph": """
+def fn(x):
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 3 + x.detach())
+    return y.sin().sum()
+def make():
+    return fn, (torch.linspace(-1, 1, 12).requires_grad_(),)
+""",
     "a named tuple, and a method made by exec": """
 import collections
 Pair = collections.namedtuple("Pair", "first second")
@@ -488,6 +510,21 @@ def test_another_state_of_the_process_is_traced(new_process: NewProcess, traces:
         compiled = fxjit.compile(module.make()[0], backend="eager")
         assert_same(compiled(*args), eager(*args), rtol=1e-2)
     assert traces
+
+
+def test_graphs_that_hold_others_are_told_apart(new_process: NewProcess) -> None:
+    text = HEAD + """
+def mapped(x):
+    return torch.vmap(lambda row: row.{name}() * row.sum({axis}))(x)
+def chosen(x):
+    return torch.cond(x.sum() > 0, lambda x: x.{name}(), lambda x: x.sum({axis}, keepdim=True) + x, (x,))
+"""
+    x = torch.linspace(-1, 1.5, 12).view(3, 2, 2).requires_grad_()
+    for name, axis in (("sin", 0), ("cos", 0), ("sin", 1)):
+        for function in ("mapped", "chosen"):
+            for at in (x, x.detach(), -x.detach()):
+                eager = getattr(new_process(text.format(name=name, axis=axis)), function)
+                assert_same(fxjit.compile(eager)(at), eager(at), rtol=1e-5)
 
 
 def test_options_have_entries_of_their_own(new_process: NewProcess, traces: list[str]) -> None:

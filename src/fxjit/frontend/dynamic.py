@@ -20,12 +20,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
+from fxjit.guards.kinds import ConstIs, TensorIs
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
 from fxjit.guards.tensor_spec import marks
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_ragged, is_wrapper
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import CodeType
 
     from torch._guards import SLoc
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges
 
+    from fxjit.guards.kinds import Guard
     from fxjit.guards.source import Source
 else:
     SLoc = torch_private.optional("torch._guards.SLoc")
@@ -83,6 +86,16 @@ class FrameHistory:
         """The same for strides."""
         merged = self.strides[name] = _merged(self.strides.get(name), seen)
         return merged
+
+    def learn(self, guards: Iterable[Guard]) -> None:
+        """As an entry's trace would have recorded: the entry was compiled by another process."""
+        for guard in guards:
+            if isinstance(guard, TensorIs):
+                name = guard.source.name
+                self.sizes[name] = _merged(self.sizes.get(name), guard.spec.sizes)
+                self.strides[name] = _merged(self.strides.get(name), guard.spec.strides)
+            elif isinstance(guard, ConstIs) and type(guard.value) in (int, float):
+                self.varies(guard.source.name, guard.value)
 
     def varies(self, name: str, number: object) -> bool:
         """Record a number met now; True once two different ones were met."""

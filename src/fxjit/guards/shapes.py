@@ -8,8 +8,6 @@ machine of _shape_program.c. What these cannot say (true division, powers of var
 
 from __future__ import annotations
 
-import ast
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +19,7 @@ from sympy.printing.str import StrPrinter
 
 from fxjit._C import SHAPE_OPS
 from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
+from fxjit.guards.relation import Relation
 from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
 from fxjit.tensor_wrappers import is_ragged
 from fxjit.torch_private import get_or, optional
@@ -244,9 +243,12 @@ def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[symp
     symbols = tuple(symbols)
     sources = tuple(places[symbol] for symbol in symbols)
     text = _text(expr, {symbol: places[symbol].name for symbol in symbols})
-    if all(symbol.is_integer for symbol in symbols):
+    whole = tuple(bool(symbol.is_integer) for symbol in symbols)
+    if all(whole):
         return ShapeExpr(sources, text, evaluator(expr, symbols), compile_program(expr, symbols))
     evaluate = evaluator(expr, symbols)
+    if isinstance(evaluate, Relation):
+        return PythonCheck(sources, Relation(evaluate.count, evaluate.text, whole), text)
 
     def check(*values: Any) -> bool:
         exact = all(type(value) is (int if symbol.is_integer else float) and value == value
@@ -274,9 +276,9 @@ def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]
     """The meaning of `expr` in Python: a function of the symbols' values. It is Python text where that can say it, since a
     guard on a float is evaluated at each call, and sympy takes a hundred times as long."""
     symbols = tuple(symbols)
-    compiled = _compiled(expr, symbols)
-    if compiled is not None:
-        return compiled
+    relation = _relation(expr, symbols)
+    if relation is not None:
+        return relation
 
     def evaluate(*values: Any) -> bool:
         numbers = {
@@ -289,31 +291,13 @@ def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]
     return evaluate
 
 
-#: What the text of an expression may name besides its symbols.
-_KNOWN: dict[str, Any] = {"math": math, "torch": torch, "abs": abs, "max": max, "min": min, "round": round, "bool": bool}
-
-
-def _compiled(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool] | None:
-    """`expr` as a Python function; None where there is no text for it."""
-    names = [f"v{place}" for place in range(len(symbols))]
-    dummies = {symbol: sympy.Dummy(name, integer=symbol.is_integer, real=True)
-               for symbol, name in zip(symbols, names, strict=True)}
+def _relation(expr: Any, symbols: Sequence[sympy.Symbol]) -> Relation | None:
+    """`expr` as text of Python; None where there is none for it."""
+    dummies = {symbol: sympy.Dummy(f"v{place}", integer=symbol.is_integer, real=True) for place, symbol in enumerate(symbols)}
     try:
-        text = str(_Printer().doprint(expr.xreplace(dummies)))
-        tree = ast.parse(f"lambda {', '.join(names)}: bool({text})", mode="eval")
-    except (NotImplementedError, TypeError, AssertionError, SyntaxError):
+        return Relation(len(symbols), str(_Printer().doprint(expr.xreplace(dummies))), None)
+    except (NotImplementedError, TypeError, AssertionError, ValueError):
         return None
-    if any(isinstance(node, ast.Name) and node.id not in (*names, *_KNOWN) for node in ast.walk(tree)):
-        return None
-    function: Callable[..., bool] = eval(compile(tree, "<guard>", "eval"), dict(_KNOWN))
-
-    def evaluate(*values: Any) -> bool:
-        try:
-            return function(*values)
-        except (ArithmeticError, ValueError):  # a division by zero, the root of a negative number
-            return False
-
-    return evaluate
 
 
 class _Printer(_PythonPrinter):

@@ -23,6 +23,7 @@ from fxjit.backends.graph.recipe import AnyRecipe, PartsRecipe, RecordedRecipe, 
 from fxjit.backends.graph.split import in_inference_mode, run_in_order
 from fxjit.backends.native.stored import NativePrograms
 from fxjit.backends.store.graphs import StoredGraph
+from fxjit.schemas import inner_graphs
 
 from .objects import Changed, NotStorable, is_pinned
 from .values import pack, unpack
@@ -127,13 +128,18 @@ def _as_captured(packed: dict[str, Any], gm: torch.fx.GraphModule) -> Callable[.
 
 
 def _pack_captured(gm: torch.fx.GraphModule) -> list[Any]:
-    """Its nodes. Raises NotStorable for what a graph holds, and for the program's own functions."""
+    """Its nodes, and those of graphs that it holds. Raises NotStorable for what else it holds, and for the program's own
+    functions."""
     places: dict[torch.fx.Node, int] = {}
-    packed = []
+    packed: list[Any] = []
     for node in gm.graph.nodes:
-        if node.op in ("get_attr", "call_module"):
+        held = next(inner_graphs(node), None) if node.op == "get_attr" else None
+        if held is None and node.op in ("get_attr", "call_module"):
             raise NotStorable(f"a graph with {node.op} {node.name}")
         places[node] = len(places)
+        if held is not None:
+            packed.append([node.op, node.name, node.target, _pack_captured(held), None])
+            continue
         target: Any = None
         if node.op == "call_method":
             target = node.target
@@ -148,7 +154,7 @@ def _function(target: Any) -> Any:
     if not isinstance(packed, list) or packed[0] != "object":
         raise NotStorable(f"a call of {target}")
     kind, *where = packed[1]
-    if kind not in ("operator", "operators") and not (kind == "name" and is_pinned(where[0])):
+    if kind not in ("operator", "higher-order") and not (kind == "name" and is_pinned(where[0])):
         raise NotStorable(f"a call of {target}, which is the program's own")
     return packed
 
@@ -171,11 +177,20 @@ def _pack_argument(value: Any, places: dict[torch.fx.Node, int]) -> Any:
 
 def read_captured(packed: dict[str, Any]) -> torch.fx.GraphModule:
     """The captured graph. Raises Changed."""
-    graph = torch.fx.Graph()
-    made: list[torch.fx.Node] = []
     while packed["kind"] == "recorded":
         packed = packed["inner"]
-    for op, name, target, args, kwargs in packed["captured"]:
+    return _read_nodes(packed["captured"])
+
+
+def _read_nodes(packed: list[Any]) -> torch.fx.GraphModule:
+    root, graph = torch.nn.Module(), torch.fx.Graph()
+    made: list[torch.fx.Node] = []
+    for op, name, target, args, kwargs in packed:
+        if op == "get_attr":
+            if not hasattr(root, target):
+                root.add_module(target, _read_nodes(args))
+            made.append(graph.create_node(op, target, name=name))
+            continue
         read_args, read_kwargs = _read_argument(args, made), _read_argument(kwargs, made)
         if op == "placeholder":
             made.append(graph.placeholder(name))
@@ -184,7 +199,7 @@ def read_captured(packed: dict[str, Any]) -> torch.fx.GraphModule:
         else:
             found = target if op == "call_method" else unpack(target)
             made.append(graph.create_node(op, found, read_args, read_kwargs, name=name))
-    return torch.fx.GraphModule(torch.nn.Module(), graph)
+    return torch.fx.GraphModule(root, graph)
 
 
 def _read_argument(packed: list[Any], made: list[torch.fx.Node]) -> Any:

@@ -42,6 +42,7 @@ from fxjit.guards.kinds import (
     TensorIs,
     TypeIs,
 )
+from fxjit.guards.relation import Relation
 from fxjit.guards.shape_program import evaluate_program
 from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
 from fxjit.guards.tensor_spec import TensorSpec
@@ -208,9 +209,11 @@ def _tensor(guard: TensorIs) -> list[Any]:
 
 
 def _shape(guard: ShapeExpr) -> list[Any]:
-    if guard.program is None:
-        raise NotStorable(f"the guard {guard.text}, which only Python can evaluate")
-    return [guard.text, list(guard.program)]
+    if guard.program is not None:
+        return [guard.text, list(guard.program)]
+    if not isinstance(guard.evaluate, Relation):
+        raise NotStorable(f"the guard {guard.text}, which only sympy can evaluate")
+    return [guard.text, None, pack(guard.evaluate)]
 
 
 def _alive(obj: Any, guard: Guard) -> Any:
@@ -355,6 +358,8 @@ def _fetched(source: Source, scope: Scope) -> Any:
 
 
 def _shape_read(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
+    if data[1] is None:
+        return ShapeExpr(sources, data[0], unpack(data[2]), None)
     text, words = data[0], tuple(data[1])
     return ShapeExpr(sources, text, lambda *values: bool(evaluate_program(words, values)), words)
 

@@ -88,6 +88,10 @@ def refer(obj: Any) -> list[Any]:
                 return ["globals", name]
     elif isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return ["operator", str(obj), _definition(obj)]
+    elif isinstance(obj, torch._ops.HigherOrderOperator):
+        operator: Any = obj
+        if is_pinned(type(obj).__module__) and getattr(torch.ops.higher_order, operator.name(), None) is obj:
+            return ["higher-order", type(obj).__module__, operator.name()]
     elif isinstance(obj, type) and issubclass(obj, types.ModuleType) and (module := _module_of_type(obj)) is not None:
         return ["module type", module, _digest(obj, module)]
     elif isinstance(obj, logging.Logger) and logging.Logger.manager.loggerDict.get(obj.name) is obj:
@@ -269,6 +273,8 @@ def find(reference: list[Any]) -> Any:
             found = getattr(found, name, None)
         if found is not None and _definition(found) != rest[1]:
             raise Changed(f"the operator {rest[0]} is another one")
+    elif kind == "higher-order":
+        found = getattr(torch.ops.higher_order, rest[1], None) if _module(rest[0]) is not _MISSING else None
     elif kind == "logger":
         found = logging.Logger.manager.loggerDict.get(rest[0])
         if type(found) is not find(rest[1]):

@@ -1,5 +1,5 @@
 """The state of the process at a compile, as the key of a stored entry has it: settings, what torch makes of the same graph
-(grad mode, autocast, threads), marks of the program's on its functions, devices."""
+(grad mode, autocast, threads), marks of the program's on its functions, devices, the DistributedDataParallel that it is in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from fxjit import config
+from fxjit.backends.graph import buckets
 from fxjit.backends.store.fingerprints import NoText, process_text
 from fxjit.skips import marks
 
@@ -37,7 +38,8 @@ def present() -> State:
         process = process_text()
     except NoText as why:
         return State("", str(why))
-    return State(repr((settings, process, marks.described(), torch.cuda.is_available() and torch.cuda.device_count())))
+    devices = torch.cuda.is_available() and torch.cuda.device_count()
+    return State(repr((settings, process, marks.described(), devices, buckets.described())))
 
 
 def _setting(name: str) -> Any:

@@ -71,6 +71,16 @@ def _active_module() -> DistributedDataParallel | None:
     return module
 
 
+def described() -> tuple[Any, ...] | None:
+    """Of the module in whose forward the process is, all that decides where graphs are cut, and whether they are compiled: no
+    guard names it. None outside of one."""
+    module, buckets = _active_module(), Buckets.active()
+    if module is None:
+        return None
+    sizes = [each.numel() * each.element_size() if each.requires_grad else 0 for each in module._module_parameters]
+    return (delays_reductions(), *(() if buckets is None else (buckets.first, buckets.later)), *sizes)
+
+
 def delays_reductions() -> bool:
     """Whether the module in whose forward the process is reduces some gradients when that of one parameter is there, for which
     they have to come first (`delay_all_reduce_named_params`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,13 +22,14 @@ from fxjit.errors import CppCompileError
 from .compiled import CompiledGraph
 from .decompositions import define_own_operators
 from .executor.aten_calls import FunctionName
+from .executor.inner_graphs import InnerGraph, Place, described
 from .executor.program import EncodedProgram
 from .runtime import cc
 
 log = logs.artifact("cache")
 #: Logs that show stages which a graph from the disk does not go through.
 STAGES = ("aot_graphs", "fusion", "output_code")
-serialisation.register(EncodedProgram, FunctionName)
+serialisation.register(EncodedProgram, FunctionName, InnerGraph, Place)
 
 
 def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
@@ -55,7 +57,8 @@ class NativePrograms:
             raise NotSerialisable("a graph that is no program")
         if graph.encoded.cells:
             raise NotSerialisable("kernels for a GPU")
-        return serialisation.pack(graph.encoded), graph.library_key
+        objects = tuple(map(described, graph.encoded.objects))
+        return serialisation.pack(dataclasses.replace(graph.encoded, objects=objects)), graph.library_key
 
     def build(self, name: str, packed: Any, library: str | None) -> CompiledGraph:
         program: EncodedProgram = serialisation.unpack(packed)

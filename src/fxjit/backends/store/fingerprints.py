@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from fxjit import process_state, torch_private
-from fxjit.schemas import OBSERVED
+from fxjit.schemas import OBSERVED, inner_graphs
 
 from .operators import TORCHS, Unknown, is_torchs, operator_text
 
@@ -177,6 +177,10 @@ def _inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator
 def _nodes(gm: torch.fx.GraphModule) -> Iterator[str]:
     places: dict[torch.fx.Node, int] = {}
     for node in gm.graph.nodes:
+        if node.op == "get_attr" and (held := next(inner_graphs(node), None)) is not None:
+            places[node] = len(places)
+            yield from ("the graph", *map(_stand_in, held.graph.find_nodes(op="placeholder")), *_nodes(held), "ends")
+            continue
         if node.op in ("get_attr", "call_module"):
             raise NoText("something that the graph holds")
         notes = {name: value for name, value in node.meta.items() if name not in _NOTES}
@@ -189,6 +193,14 @@ def _nodes(gm: torch.fx.GraphModule) -> Iterator[str]:
             target = node.target if node.op == "output" else _target(node)
             effects = "" if observed is None else f" {sorted(observed.written)} {observed.random}"
             yield f"{node.op} {target} {_argument(node.args, places)} {_argument(node.kwargs, places)}{effects}"
+
+
+def _stand_in(node: torch.fx.Node) -> str:
+    """What a subgraph was traced for. The graph around it decides that."""
+    fake = node.meta.get("example_value")
+    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+        raise NoText("a subgraph of other values than tensors")
+    return repr((fake.dtype, fake.device.type, tuple(map(str, _numbers(fake)[:-1])), fake.requires_grad))
 
 
 def _check_value(value: Any) -> None:
@@ -238,6 +250,11 @@ def _target(node: torch.fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverloadPacket):
         overloads = [cast("torch._ops.OpOverload", getattr(target, name)) for name in target.overloads()]
         return f"operators {target}{[*map(_definition, overloads)]}"
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        name = target.name()
+        if str(type(target).__module__).partition(".")[0] == "torch" and getattr(torch.ops.higher_order, name, None) is target:
+            return f"higher-order {name}"
+        raise NoText(f"the higher-order operator {name}")
     known = _known().get(id(target))
     if known is not None and known[0] is target and (target in _BUILTINS or _is_torchs(target)):
         return known[1]

@@ -105,9 +105,15 @@ class FunctionName:
             return getattr(_namespaces()[self.name.partition(".")[0]], self.name.partition(".")[2])
         if self.kind == "python":
             return _PYTHONS[self.name]
+        if self.kind == "higher-order":
+            home, _, name = self.name.rpartition(".")
+            if home.partition(".")[0] != "torch":
+                raise ValueError(f"{home} is not torch's")
+            importlib.import_module(home)  # which defines it
+            return getattr(torch.ops.higher_order, name)
         namespace, packet, overload = self.name.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-        return found._op if namespace == "aten" else found
+        return found._op if namespace == "aten" and self.kind == "operator" else found  # an "overload" for a graph
 
 
 def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any, **keywords: Any) -> tuple[Any, ...]:
@@ -147,6 +153,10 @@ def python_function(target: Any) -> Any:
             return FunctionName("helper", name)
     if target is torch.ops.higher_order.with_effects:
         return FunctionName("helper", "with_effects")
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        home, name = type(target).__module__, target.name()
+        own = home.partition(".")[0] == "torch" and getattr(torch.ops.higher_order, name, None) is target
+        return FunctionName("higher-order", f"{home}.{name}") if own else target
     return FunctionName("python", _NAMES[id(target)]) if id(target) in _NAMES else target
 
 

@@ -11,6 +11,7 @@ from fxjit import _C
 from ..runtime import allocator, cc
 from ..runtime.own_products import Shape, prefer_where_faster
 from .aten_calls import FunctionName
+from .inner_graphs import InnerGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class EncodedProgram:
         allocator.keep_freed_memory()
         prefer_where_faster(self.products)
         kernels = tuple(cc.address(library, entry) for entry in self.entries)
-        objects, found = [each.find() if isinstance(each, FunctionName) else each for each in self.objects], self.others()
+        objects = [each.find() if isinstance(each, (FunctionName, InnerGraph)) else each for each in self.objects]
+        found = self.others()
         for entry, place in self.cells.items():
             objects[place] = found[entry]
         return _C.Program(self.inputs, self.slots, self.code, self.numbers, self.symbols, self.arithmetic, self.arena,
