@@ -399,3 +399,27 @@ def of_several_types(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("program", [which_it_is, used, written_to, of_several_types, out_of_range, outside_of_range])
 def test_which_item_it_is_matters(program: Program) -> None:
     assert_drawn_as_eager(program, fullgraph=False)
+
+
+def facts_of_tensors(x: torch.Tensor) -> Any:
+    """Those in which all items agree: what type checkers for arrays ask."""
+    items, at = [x + 1, x.cos(), x * 2], random.randrange(3)
+    item = items[at]
+    facts = item.shape, item.dtype, item.device, item.ndim, item.requires_grad, hasattr(item, "shape"), len(item.shape)
+    return item, x * item.shape[0], facts
+
+
+def facts_that_differ(x: torch.Tensor) -> Any:
+    item = [x, x[:2], x.double()][random.randrange(3)]
+    return item.ndim, item.shape, item.dtype
+
+
+def test_facts_about_tensors_drawn_at_random() -> None:
+    assert_drawn_as_eager(facts_of_tensors)
+    assert_drawn_as_eager(facts_that_differ, fullgraph=False)
+    compiled = fxjit.compile(facts_of_tensors, backend="eager", fullgraph=True)
+    for rows in (3, 4, 5, 6):
+        random.seed(rows)
+        expected = facts_of_tensors(torch.arange(float(rows)))
+        random.seed(rows)
+        assert repr(compiled(torch.arange(float(rows)))) == repr(expected)

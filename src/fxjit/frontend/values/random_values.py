@@ -12,11 +12,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+import torch
+
 from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.traits import Indistinct, LateIndex
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.guards.source import RandomSource
@@ -195,6 +198,10 @@ _TO_FLOAT: Final = frozenset({
 })
 
 
+#: Attributes of tensors that are known without their elements: those in which all items agree are known.
+_OF_TENSORS: Final = frozenset({"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_sparse"})
+
+
 class RandomItem(UntraceableValue, Indistinct):
     """One of several objects of one type: known by that, and can be passed on."""
 
@@ -208,7 +215,12 @@ class RandomItem(UntraceableValue, Indistinct):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.make(self.pytype())
-        self.refuse(t)
+        tensors = [item for item in self.items if isinstance(item, TensorValue) and item.cls is torch.Tensor]
+        if name not in _OF_TENSORS or len(tensors) < len(self.items):
+            self.refuse(t)
+        if len({_fact(getattr(tensor.fake, name)) for tensor in tensors}) > 1:
+            self.refuse(t)
+        return protocol.getattr_(t, tensors[0], name)
 
     def may_be(self, other: Value) -> bool:
         return other.pytype() is self.pytype()
@@ -218,6 +230,13 @@ class RandomItem(UntraceableValue, Indistinct):
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.call(pick, self.at, *self.items)
+
+
+def _fact(found: Any) -> Any:
+    """A fact about a fake tensor, by which two can be compared without guards: sizes that vary by their expressions."""
+    if isinstance(found, tuple):
+        return tuple(map(_fact, found))
+    return found.node.expr if isinstance(found, torch.SymInt) else found
 
 
 def pick(at: int, *items: Any) -> Any:
