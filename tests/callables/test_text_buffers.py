@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 
 import pytest
 import torch
@@ -62,6 +64,16 @@ def lines(x):
     return x * sum(total), total
 
 
+def redirected(x):
+    out, inner = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print("a", x.shape)
+        with contextlib.redirect_stdout(inner):
+            print("b", end="")
+        print("c", file=None)
+    return x + 1, out.getvalue(), inner.getvalue()
+
+
 class Node:
     def __init__(self, name, children=()):
         self.name, self.children = name, children
@@ -78,11 +90,13 @@ def recursive(x):
     return getattr(torch, Node("r", [Node("e"), Node("lu")]).text())(x)
 
 
-@pytest.mark.parametrize("fn", [write_and_read, kept, lines, recursive])
+@pytest.mark.parametrize("fn", [write_and_read, kept, lines, recursive, redirected])
 def test_as_eager(fn):
     compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    before = sys.stdout
     for _ in range(2):
         assert state(compiled(torch.ones(3))) == state(fn(torch.ones(3)))
+        assert sys.stdout is before
 
 
 def test_errors():

@@ -99,6 +99,35 @@ def made_of_locks(x: torch.Tensor, s: State) -> Any:
     return x * s.count, found, s.event.is_set()
 
 
+def cached(x: torch.Tensor, s: State) -> Any:
+    key = f"{x.shape[0]}, {s.count // 2}"
+    with s.reentrant:
+        if key not in s.kept:
+            s.kept[key] = torch.arange(x.shape[0]).float()
+        s.count += 1
+        return x * s.kept[key]
+
+
+class Registry:
+    """One object, made at its first use."""
+
+    _lock = threading.Lock()
+    _instance: Any = None
+    uses = 0
+
+    def __new__(cls) -> Any:
+        with cls._lock:
+            if cls._instance is None:
+                cls._instance = super().__new__(cls)
+        return cls._instance
+
+
+def one_instance(x: torch.Tensor, s: State) -> Any:
+    registry = Registry()
+    registry.uses += 1
+    return x * 2, registry is Registry()
+
+
 class Hooked(torch.nn.Module):
     """Hooks that keep what layers give, as libraries for attribution do."""
 
@@ -116,7 +145,10 @@ class Hooked(torch.nn.Module):
         return self.layers(x)
 
 
-PROGRAMS = [counts, nested, several_times, by_calls, is_left_by_an_exception, beside_random_numbers, made_of_locks]
+PROGRAMS = [
+    counts, nested, several_times, by_calls, is_left_by_an_exception, beside_random_numbers, made_of_locks, cached,
+    one_instance,
+]
 
 
 def left(s: State) -> Any:

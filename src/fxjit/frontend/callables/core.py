@@ -548,7 +548,10 @@ for _outside in (input, open):
 
 @handles(print)
 def print_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    file = kwargs["file"].realize() if "file" in kwargs else None
+    file = kwargs["file"].realize() if "file" in kwargs else t.make(None)
+    streams = known_namespace(t, vars(sys))
+    if file.is_constant() and file.as_constant() is None and streams is not None and "stdout" in streams.written:
+        file = protocol.getattr_(t, t.make(sys), "stdout")  # which the trace has set
     if not isinstance(file, BufferValue) or not kwargs.keys() <= {"file", "sep", "end"}:
         t.break_("call-print", function="print")
     return file.print(t, args, kwargs)
