@@ -323,6 +323,17 @@ def breaks_between(x: torch.Tensor, s: State) -> Any:
     return x + 1
 
 
+def in_a_transform(x: torch.Tensor, s: State) -> Any:
+    with s.lock:
+        s.count += 1
+
+    def inside(row: torch.Tensor) -> torch.Tensor:
+        with s.lock:
+            return row * s.count
+
+    return torch.vmap(inside)(x), torch.func.grad(lambda x: inside(x).sum())(x)
+
+
 def is_not_held(x: torch.Tensor, s: State) -> Any:
     x = x + 1
     try:
@@ -342,7 +353,7 @@ def asks(x: torch.Tensor, s: State) -> Any:
         return x + s.lock.locked()
 
 
-@pytest.mark.parametrize("program", [breaks_inside, breaks_behind, breaks_between, is_not_held, asks])
+@pytest.mark.parametrize("program", [breaks_inside, breaks_behind, breaks_between, in_a_transform, is_not_held, asks])
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_with_breaks(program: Callable[..., Any], everywhere: bool) -> None:
     compiled, states = fxjit.compile(program, backend="eager"), (State(), State())

@@ -137,7 +137,8 @@ class Effects:
         return all(effect.fn is fn for effect in self._log if isinstance(effect, CallLater))
 
     def forget_call(self, fn: Callable[..., object], arg: Value) -> None:
-        """Forget the call `fn(arg)` that was put off."""
+        """Forget the call `fn(arg)` that was put off: an effect, where effects are confined."""
+        self._reached_back = True
         self._log = [effect for effect in self._log
                      if not (isinstance(effect, CallLater) and effect.fn is fn and effect.args[0] is arg)]
 

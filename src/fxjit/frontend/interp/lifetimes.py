@@ -95,15 +95,14 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
     """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it."""
-    return _may_end(value, _referred_to_by_trace(machine)) and _is_last(value, _held(machine, (name,), stack_holds=True))
+    return _may_end(machine, value) and _is_last(value, _held(machine, (name,), stack_holds=True))
 
 
 def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True) -> list[str]:
     """Those of the frame's locals whose objects may end when it lets go of all of them. `stack_holds`: what lies on its stack
     is not about to be taken off."""
-    referred = _referred_to_by_trace(machine)
     suspects = [name for name in names
-                if _may_end(machine.locals[name], referred) and not _is_of_a_closure(machine.locals[name])]
+                if _may_end(machine, machine.locals[name]) and not _is_of_a_closure(machine.locals[name])]
     if not suspects:
         return []
     held = _held(machine, names, stack_holds=stack_holds)
@@ -116,7 +115,7 @@ def _referred_to_by_trace(machine: Machine) -> set[int]:
     return {id(value) for table in made.values() for value in table} if made else set()
 
 
-def _may_end(value: Value, referred: set[int]) -> bool:
+def _may_end(machine: Machine, value: Value) -> bool:
     """Whether the end of a variable's object is observable; quick, since most are tensors that the trace made."""
     source = value.source
     if isinstance(value, ConstantValue) or not (source is None or isinstance(source, _LET_GO_OF)):
@@ -129,7 +128,8 @@ def _may_end(value: Value, referred: set[int]) -> bool:
     if _is_plain_sequence(obj):
         return _has_finalizer(obj, within=2)
     itself = value.realized if isinstance(value, Lazy) else value
-    return (_has_finalizer(obj) or id(itself) in referred or _is_referred_to(obj)) and _end_is_seen(value, {id(value)})
+    observed = _has_finalizer(obj) or _is_referred_to(obj) or id(itself) in _referred_to_by_trace(machine)
+    return observed and _end_is_seen(value, {id(value)})
 
 
 def _is_of_a_closure(value: Value) -> bool:
