@@ -289,6 +289,7 @@ def test_a_guard_that_fails_on_its_own_frame_is_our_mistake(monkeypatch):
         assert torch.equal(fxjit.compile(program, backend="eager")(X, "text"), X + 4)
 
 
+@pytest.mark.compiles
 def test_a_compile_that_is_forbidden_is_an_error():
     def fn(x, text):
         return x + len(text)

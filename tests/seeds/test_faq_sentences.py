@@ -176,6 +176,7 @@ def test_a_function_is_compiled_again_up_to_the_limit():
     assert counter.frame_count == 3
 
 
+@pytest.mark.compiles
 def test_the_time_spent_in_each_phase_can_be_asked_for():
     fxjit.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
     text = fxjit.compile_times()

@@ -94,6 +94,7 @@ def test_explain(capsys):
     assert (len(graphs), len(ops_per_graph)) == (3, 3) and out_guards
 
 
+@pytest.mark.compiles
 def test_compile_times():
     torch.compile(toy_example, backend="eager")(torch.ones(2), torch.ones(2))
     text = torch._dynamo.utils.compile_times()

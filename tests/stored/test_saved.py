@@ -62,7 +62,9 @@ for name in sys.argv[2:]:
     fxjit.reset()
 assert not os.path.exists(fxjit.config.cache_dir), "nothing is written"
 """
-SHIPPED = [name for name in PROGRAMS if name != "arguments that are written to"]  # of which every call changes what it is given
+#: Every call of the first changes what it is given; eager itself imports torch's compiler for the others.
+_NOT_SHIPPED = ("arguments that are written to", "branches of torch.cond", "transforms of functions, inside of one another")
+SHIPPED = [name for name in PROGRAMS if name not in _NOT_SHIPPED]
 
 
 @pytest.fixture(autouse=True)

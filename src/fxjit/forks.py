@@ -1,0 +1,72 @@
+"""Forks while threads compile: what a fork waits for, and what the child renews, which has no thread but its own.
+
+collector.py says which threads compile; a fork waits until the compiles of other threads import nothing. The child, in which
+their compiles never end, forgets them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import time
+from typing import Any, Final
+
+#: Which threads compile, and in how many compiles of theirs each is.
+compiling: Final[dict[int, int]] = {}
+
+#: Seconds that a fork waits for the imports of compiles, at most: one of them may wait for this thread.
+PATIENCE = 20.0
+
+
+def begin(thread: int) -> None:
+    """The thread begins a compile."""
+    compiling[thread] = compiling.get(thread, 0) + 1
+
+
+def end(thread: int) -> None:
+    """The thread ends a compile that it began in this process."""
+    compiling[thread] -= 1
+    if not compiling[thread]:
+        del compiling[thread]
+
+
+def _others() -> set[int]:
+    return {*compiling} - {threading.get_ident()}
+
+
+def _await_imports() -> None:
+    """Waits until no compile of another thread imports anything: the child would find half a module, locked for good by a
+    thread that it has not. An import that begins between this and the fork is not seen; holding imports back until then could
+    wait for a lock of another hook."""
+    until = time.monotonic() + PATIENCE
+    while _others_import() and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _others_import() -> bool:
+    threads = _others()
+    if not threads:
+        return False
+    locks: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]  # not in the stubs
+    return any(getattr(lock(), "owner", None) in threads for lock in [*locks.values()])
+
+
+def _forget_others() -> None:
+    """In the child."""
+    others = _others()
+    for thread in others:
+        del compiling[thread]
+    if others:
+        _renew_progress_lock()
+
+
+def _renew_progress_lock() -> None:
+    """torch.fx makes a progress bar for each graph that it runs, under a lock that the compile of a thread may hold."""
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    if tqdm is not None:
+        tqdm.set_lock(threading.RLock())
+
+
+os.register_at_fork(before=_await_imports, after_in_child=_forget_others)
