@@ -15,6 +15,7 @@ from fxjit import torch_private
 from fxjit.frontend.values.calls import polyfill
 
 _REGISTRY = torch_private.optional("torch.utils._pytree.SUPPORTED_NODES")
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 @polyfill(_pytree.tree_leaves)
@@ -47,28 +48,79 @@ def _collect(tree: Any, is_leaf: Callable[[Any], bool] | None, leaves: list[Any]
 
 @polyfill(_pytree.tree_map)
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    if not rests:
+        return _mapped(func, tree, is_leaf)
+    leaves = [tree_leaves(tree, is_leaf)]
+    for rest in rests:  # what does not fit raises before anything is called
+        found: list[Any] = []
+        _collect_up_to(tree, rest, is_leaf, found)
+        leaves.append(found)
+    results = iter([func(*each) for each in zip(*leaves, strict=True)])
+    return _mapped(lambda _: next(results), tree, is_leaf)
+
+
+def _mapped(func: Callable[..., Any], tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
     if is_leaf is not None and is_leaf(tree):
-        return func(tree, *rests)
+        return func(tree)
     kind = type(tree)
     if kind is list or kind is tuple:
-        return kind([tree_map(func, item, *[rest[i] for rest in rests], is_leaf=is_leaf)
-                     for i, item in enumerate(tree)])
+        return kind([_mapped(func, item, is_leaf) for item in tree])
     if kind is dict:
-        return {key: tree_map(func, item, *[rest[key] for rest in rests], is_leaf=is_leaf)
-                for key, item in tree.items()}
+        return {key: _mapped(func, item, is_leaf) for key, item in tree.items()}
     if kind is collections.OrderedDict:
-        return collections.OrderedDict([
-            (key, tree_map(func, item, *[rest[key] for rest in rests], is_leaf=is_leaf)) for key, item in tree.items()])
+        return collections.OrderedDict([(key, _mapped(func, item, is_leaf)) for key, item in tree.items()])
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return kind(*[tree_map(func, item, *[rest[i] for rest in rests], is_leaf=is_leaf)
-                      for i, item in enumerate(tree)])
+        return kind(*[_mapped(func, item, is_leaf) for item in tree])
     if kind in _REGISTRY:
         node = _REGISTRY[kind]
         items, context = node.flatten_fn(tree)
-        others = [node.flatten_fn(rest)[0] for rest in rests]
-        return node.unflatten_fn([tree_map(func, item, *[other[i] for other in others], is_leaf=is_leaf)
-                                  for i, item in enumerate(items)], context)
-    return func(tree, *rests)
+        return node.unflatten_fn([_mapped(func, item, is_leaf) for item in items], context)
+    return func(tree)
+
+
+def _collect_up_to(tree: Any, rest: Any, is_leaf: Callable[[Any], bool] | None, found: list[Any]) -> None:
+    """The parts of `rest` that stand where `tree` has its leaves."""
+    kind, other = type(tree), type(rest)
+    if is_leaf is not None and is_leaf(tree):
+        found.append(rest)
+    elif kind in _DICTS:
+        if other not in _DICTS:
+            raise ValueError(f"Node type mismatch; expected {kind!r}, but got {_node_type(rest)!r}.")
+        if len(tree) != len(rest):
+            raise ValueError(f"Node arity mismatch; expected {len(tree)}, but got {len(rest)}.")
+        if set(tree) != set(rest):
+            missing, extra = set(tree).difference(set(rest)), set(rest).difference(set(tree))
+            raise ValueError(f"Node keys mismatch; missing key(s): {missing}; extra key(s): {extra}.")
+        for key, item in tree.items():
+            _collect_up_to(item, rest[key], is_leaf, found)
+    elif kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        if _node_type(rest) is not _node_type(tree):
+            raise ValueError(f"Node type mismatch; expected {_node_type(tree)!r}, but got {_node_type(rest)!r}.")
+        if len(tree) != len(rest):
+            raise ValueError(f"Node arity mismatch; expected {len(tree)}, but got {len(rest)}.")
+        if kind is not other:
+            raise ValueError(f"Node context mismatch for node type {_node_type(tree)!r}; expected {kind!r}, but got {other!r}.")
+        for each, item in zip(tree, rest, strict=True):
+            _collect_up_to(each, item, is_leaf, found)
+    elif kind in _REGISTRY:
+        if kind is not other:
+            raise ValueError(f"Type mismatch; expected {kind!r}, but got {_node_type(rest)!r}.")
+        items, context = _REGISTRY[kind].flatten_fn(tree)
+        others, others_context = _REGISTRY[kind].flatten_fn(rest)
+        if len(items) != len(others):
+            raise ValueError(f"Node arity mismatch; expected {len(items)}, but got {len(others)}.")
+        if kind is not collections.deque and context != others_context:
+            raise ValueError(f"Node context mismatch for custom node type {kind!r}.")
+        for each, item in zip(items, others, strict=True):
+            _collect_up_to(each, item, is_leaf, found)
+    else:
+        found.append(rest)
+
+
+def _node_type(tree: Any) -> Any:
+    """What torch registers a container as."""
+    kind = type(tree)
+    return collections.namedtuple if isinstance(tree, tuple) and hasattr(kind, "_fields") else kind
 
 
 @polyfill(torch_private.optional("torch.utils._pytree.tree_map_"))
