@@ -116,7 +116,8 @@ class Printer:
             deep = any(flag for _, flag in operands)
             names = [name for name, _ in operands]
             scope = inner if deep else outer
-            return self.named(operation(node, names), C_TYPES[node.dtype], scope, names, SCALARS[node.name].cost), deep
+            ctype = type_in(scope, inner, node.dtype)
+            return self.named(operation(node, names), ctype, scope, names, SCALARS[node.name].cost), deep
         if isinstance(node, Iota):
             deep = bool(loops) and node.strides[-1:] != (0,) and bool(node.strides)
             text = f"({C_TYPES[node.dtype]})({self.affine(node.strides, node.offset, loops)})"
@@ -128,7 +129,7 @@ class Printer:
         if (widened := self.widened(node, loops, inner, outer, values)) is not None:
             return self.named(widened, C_TYPES[node.dtype], inner, ()), True
         element, scope, indices, deep = self.element(node, loops, inner, outer, values)
-        return self.named(load_text(element, node.memory_dtype), C_TYPES[node.dtype], scope, indices), deep
+        return self.named(load_text(element, node.memory_dtype), type_in(scope, inner, node.dtype), scope, indices), deep
 
     def constant(self, node: Const) -> str:
         """As a literal, or as a name that the compiler cannot fold: what is no number of the integer type becomes, converted
@@ -208,6 +209,11 @@ class Printer:
             scope.lines.append(Line(f"const {ctype} {found} = {text};", reads, found, ctype, cost))
             scope.names[text] = found
         return found
+
+
+def type_in(scope: Loops, inner: Loops, dtype: torch.dtype) -> str:
+    """The type of a value's name. GCC 12 vectorises no loop of a parallel region that chooses by a `bool` from outside it."""
+    return "int" if dtype is torch.bool and scope is not inner else C_TYPES[dtype]
 
 
 def makes_integers(expr: Expr) -> bool:
