@@ -241,9 +241,9 @@ DIFFERENCES = (
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
      "`inspect.signature`, `__name__`, `__wrapped__` are the function's"),
-    ("`x.untyped_storage()`",
-     "breaks the graph; with `fullgraph=True` an error (torch.compile knows its `size()` and `resize_(0)`, and refuses "
-     "`nbytes`, `data_ptr` and the rest)"),
+    ("`x.untyped_storage().resize_(0)`",
+     "breaks the graph; with `fullgraph=True` an error (torch.compile has it in the graph). What a storage says of itself is "
+     "in the graph: `size()`, `nbytes()`, `device`, `data_ptr()`, its class"),
     ("a break inside a loop, a `try` block or a `with` of the program's own class",
      "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
      "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "

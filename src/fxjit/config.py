@@ -94,8 +94,10 @@ assume_static_by_default: bool = _row(True, "A size is a constant until it is se
 automatic_dynamic_shapes: bool = _row(True, "A size that changed between two calls becomes a symbol.")
 specialize_int: bool = _row(False, "Python integers stay constants even when they change from call to call.")
 specialize_float: bool = _row(False, "Python floats stay constants even when they change from call to call.")
-capture_scalar_outputs: bool = _row(False, "Put `.item()` and its like in the graph, as symbols without a value.")
-capture_dynamic_output_shape_ops: bool = _row(False, "Put operators whose output shape depends on data in the graph.")
+capture_scalar_outputs: bool = _row(
+    False, "Put `.item()` and its like in the graph, as symbols without a value. `fullgraph=True` does so in any case.")
+capture_dynamic_output_shape_ops: bool = _row(
+    False, "Put operators whose output shape depends on data in the graph. `fullgraph=True` does so in any case.")
 
 # What is traced
 trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")

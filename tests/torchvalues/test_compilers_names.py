@@ -146,3 +146,30 @@ def test_foreach_map_is_one_graph(mapped, eager):
     xs, ys = [X, X + 1], [X * 2, X - 1]
     compiled = fxjit.compile(mapped, backend="eager", fullgraph=True)(xs, ys)
     torch.testing.assert_close(compiled, eager(xs, ys), rtol=0, atol=0)
+
+
+@torch.compiler.assume_constant_result
+def facts_of(x):
+    return x.shape[0] + x.dim()
+
+
+def test_assumed_constants_of_tensors_that_the_frame_makes():
+    def of_an_operator(x):
+        y = x * 2
+        return y * facts_of(y)
+
+    def of_a_new_one(x):
+        return x * facts_of(torch.ones(3))
+
+    for program in (of_an_operator, of_a_new_one):
+        assert_same_as_eager(program, X)
+    for depends_on_data in (lambda x: x * rows_of(x + 1), lambda x: torch.compiler.assume_constant_result(torch.clone)(x + 1)):
+        assert_same_as_eager(depends_on_data, X, fullgraph=False)
+
+
+def test_settings_that_are_in_force():
+    def program(x):
+        with torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True):
+            return x * 2
+
+    assert_same_as_eager(program, X)

@@ -8,9 +8,11 @@ between compiles of one code object.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges
 
+    from fxjit.frontend.interp.restart import BreakPoints
     from fxjit.guards.kinds import Guard
     from fxjit.guards.source import Source
 else:
@@ -148,6 +151,17 @@ class _Environment(ShapeEnv):
     """torch's, but for what it notes for its logs: where each symbol and each fact came from, outside of torch's own files. To
     know those it imports `torch.export` and much of `torch._inductor`; and our reasons have stacks of our own."""
 
+    #: Whether operators may make symbols of what is known only when the graph runs, if the environment was made so.
+    reads_data = True
+
+    @property
+    def allow_scalar_outputs(self) -> bool:
+        return self.reads_data and super().allow_scalar_outputs
+
+    @property
+    def allow_dynamic_output_shape_ops(self) -> bool:
+        return self.reads_data and super().allow_dynamic_output_shape_ops
+
     def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[SLoc, str]:
         return SLoc(framework_loc or "", None), ""  # torch 2.11 has no text for None
 
@@ -155,12 +169,12 @@ class _Environment(ShapeEnv):
 class ShapePolicy:
     """The shape environment of one trace and the decisions about its inputs. `dynamic` is compile()'s option."""
 
-    def __init__(self, history: FrameHistory, dynamic: bool | None) -> None:
+    def __init__(self, history: FrameHistory, dynamic: bool | None, break_points: BreakPoints) -> None:
         self.history = history
         self.shape_env: Any = None  # where the feature is off
         if torch_private.is_on("sizes that vary", thoroughly=True):
-            self.shape_env = _Environment(allow_scalar_outputs=config.capture_scalar_outputs,
-                                          allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
+            self.shape_env = _Environment(allow_scalar_outputs=break_points.captures_scalars,
+                                          allow_dynamic_output_shape_ops=break_points.captures_shapes)
         else:  # each size, and each number, is compiled by itself
             history.sizes_vary = history.random_inputs = False
         self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False
@@ -217,6 +231,19 @@ class ShapePolicy:
                                     for name, each in inner_tensors(tensor)}
         said |= torch_compat.taken(SubclassSymbolicContext, track_outer_size_stride=not tensor.is_nested)  # from torch 2.13 on
         return SubclassSymbolicContext(**said, inner_contexts=contexts)
+
+    @contextlib.contextmanager
+    def reading_data(self, wanted: bool) -> Iterator[None]:
+        """Whether operators run inside make symbols of what is known only when the graph runs."""
+        env = self.shape_env
+        if env is None:
+            yield
+            return
+        before, env.reads_data = env.reads_data, wanted
+        try:
+            yield
+        finally:
+            env.reads_data = before
 
     def release(self) -> None:
         """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""

@@ -45,7 +45,7 @@ from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
 from fxjit.frontend.updated_numbers import foresee_updated_numbers
-from fxjit.frontend.values import contexts, overrides, set_history
+from fxjit.frontend.values import contexts, overrides, set_history, storages
 from fxjit.frontend.values import families as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
@@ -120,7 +120,7 @@ class Trace:
         self.effects = Effects()
         self.builder = GraphBuilder()
         self.guards = GuardSet()
-        self.policy = ShapePolicy(history, dynamic)
+        self.policy = ShapePolicy(history, dynamic, break_points)
         self.lazies: list[Lazy] = []
         self._by_id: dict[int, tuple[Value, object]] = {}
         self._by_source: dict[Source, Value] = {}
@@ -264,6 +264,7 @@ class Trace:
         self.guards.replace(TypeIs(source, type(tensor)), TensorIs(source, spec))
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(given_source, given, fake)
+        self.new_source_state(storages.INPUTS)[node.name] = fake, source, tensor
         self.speculation.met(node, fake)
         if wrapper:
             self.has_symbols |= guard_wrapper(self, tensor, fake, source, self._note_object)
@@ -382,6 +383,7 @@ class Trace:
                 return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
             return faked(target)(*fake_args, **fake_kwargs)
 
+        captures = self.break_points.captures_scalars or self.break_points.captures_shapes
         rewriting = contextlib.nullcontext() if is_known(target) else made_functional()
         try:
             with (self.fake_execution(), dispatching, checking_operands(target, fake_args, fake_kwargs),
@@ -390,8 +392,11 @@ class Trace:
                     return run()
                 except DATA_DEPENDENT:
                     # torch's decomposition of a composite operator may do without what its C++ looks at.
-                    with python_dispatcher():
-                        return run()
+                    with contextlib.suppress(*DATA_DEPENDENT) if captures else contextlib.nullcontext():
+                        with python_dispatcher():
+                            return run()
+                with self.policy.reading_data(True):
+                    return run()
         except NotFunctional as error:
             self.break_("call-collective", function=_target_name(target), why=str(error))
         except DATA_DEPENDENT as error:
@@ -482,6 +487,7 @@ class Trace:
         """Operators called inside run on fake tensors, with shapes propagated symbolically."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.policy.fake_mode)
+            stack.enter_context(self.policy.reading_data(False))
             if self.has_symbols:
                 stack.enter_context(python_dispatcher())
                 stack.enter_context(unguarded_convolutions())

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import torch
 
-from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
@@ -75,14 +74,6 @@ def _dim(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
 def _numel(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     numel = tensor.fake.numel()
     return t.make(numel) if isinstance(numel, int) else t.emit("numel", [tensor])
-
-
-@method("storage_offset")
-def _storage_offset(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    offset = tensor.fake.storage_offset()
-    if isinstance(offset, int) and tensor.source is None:
-        return t.make(offset)
-    t.break_("tensor-data", function="Tensor.storage_offset")
 
 
 def _fact(name: str) -> Method:
@@ -172,7 +163,7 @@ def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
         return _nested(t, constant.tolist())
     if tensor.fake.dim() == 0:
         return as_number(t, tensor, "item")
-    if not config.capture_scalar_outputs or not isinstance(tensor.fake.shape[0], int):
+    if not t.break_points.captures_scalars or not isinstance(tensor.fake.shape[0], int):
         t.break_("data-item", function="Tensor.tolist")
     return ListValue([protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
 
@@ -190,7 +181,7 @@ def _breaking(reason: str, **context: str) -> Method:
     return refuse
 
 
-for _name in ("data_ptr", "storage", "untyped_storage", "_typed_storage", "storage_type", "__array__",
+for _name in ("storage_type", "__array__",
               "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
               "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
     METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol, set_history
+from fxjit.frontend.values import protocol, set_history, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
@@ -26,6 +26,7 @@ from fxjit.frontend.values.random_values import RandomValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrapped import StaticMethodValue
 
 # -- numbers and text -------------------------------------------------------------------------------------------
@@ -39,6 +40,9 @@ def _is_none(value: Value) -> bool:
 def bool_(t: Tracer, value: Value | None = None) -> Value:
     if value is None:
         return t.make(False)
+    if type(value) is TensorValue and t.break_points.captures_scalars and tensor_methods.known_item(value) is None:
+        number = tensor_methods.as_number(t, value, "item")
+        return number if number.pytype() is bool else protocol.compare(t, "!=", number, t.make(0))
     answer = value.nb_bool(t)
     return answer if answer.is_constant() or answer.node is not None else t.make(protocol.truth(t, answer))
 

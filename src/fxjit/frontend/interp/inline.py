@@ -13,6 +13,8 @@ from types import CodeType, FunctionType
 from typing import Any, Final, NoReturn
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from fxjit import process_state, progress
 from fxjit.errors import SkipFrameSignal, leave_trace
@@ -190,14 +192,30 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
             return run_function(t, t.make(fn), args, kwargs)  # type: ignore[arg-type]  # a FunctionValue
         t.break_("call-builtin", function=fn.__qualname__, args=", ".join(arg.describe() for arg in args))
     said: str | process_state.ResultOf = f"the result of {fn.__qualname__}"
+    on_fakes = any(isinstance(each, FakeTensor) for each in (*known, *named.values()))
     try:
-        result = protocol.fold(t, lambda: fn(*known, **named))
-        if result.is_constant():
+        result = _on_fakes(t, fn, known, named) if on_fakes else protocol.fold(t, lambda: fn(*known, **named))
+        if result.is_constant() and not on_fakes:
             said = process_state.ResultOf(fn, tuple(known), named, result.as_constant())
     finally:  # what it raises is one, too
         if not pure:
             process_state.bind(said)
     return result
+
+
+def _on_fakes(t: Tracer, fn: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]) -> Value:
+    """What it gives for tensors that the frame makes: of these there are facts, and no numbers."""
+    why = ""
+    try:
+        with t.fake_execution():
+            result = fn(*args, **kwargs)
+    except Exception as error:  # the program's own, or one of fake tensors
+        why = f"on tensors without numbers it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    else:
+        if not any(isinstance(each, torch.Tensor) for each in pytree.tree_leaves(result)):
+            return t.make(result)
+        why = "it gives a tensor made of tensors that the frame makes"
+    t.break_("call-builtin", function=fn.__qualname__, args=why)
 
 
 def _plain(t: Tracer, value: Value) -> object:
@@ -209,6 +227,8 @@ def _real(t: Tracer, value: Value) -> object:
     """The object that a function marked with `assume_constant_result` gets: a constant, a tensor that the frame was given (the
     promise is that the next one gives the same), or another object that exists, which entries are then bound to."""
     value = value.realize()
+    if isinstance(value, TensorValue) and value.cls is torch.Tensor and value.source is None:
+        return value.fake
     if isinstance(value, TensorValue) and isinstance(real := getattr(value, "real", None), torch.Tensor):
         return real
     obj = getattr(value, "obj", None)

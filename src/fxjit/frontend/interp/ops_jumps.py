@@ -3,6 +3,8 @@ makes that a break point with two resume functions."""
 
 from __future__ import annotations
 
+import torch
+
 from fxjit.frontend.bytecode.flow import only_raises
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp import lifetimes
@@ -10,6 +12,7 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 
 
@@ -22,13 +25,20 @@ def jump(m: Machine, i: Instruction) -> None:
 def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
     """`bool(value)` before a conditional jump. Where one side only raises, and the condition is data-dependent, the other
     side is speculated on and the graph checks it."""
-    if isinstance(value, TensorValue):
+    is_unknown = (tensor_methods.known_item(value) is None if isinstance(value, TensorValue)
+                  else isinstance(value, SymValue) and value.depends_on_data())
+    if is_unknown:
         raises_if = only_raises(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
         raises_if_not = only_raises(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
-        is_known = tensor_methods.known_item(value) is not None
-        if raises_if is not raises_if_not and not is_known and m.t.speculate(value, raises_if_not):
+        if raises_if is not raises_if_not and m.t.speculate(_as_tensor(m, value), raises_if_not):
             return raises_if_not
     return protocol.truth(m.t, value)
+
+
+def _as_tensor(m: Machine, value: Value) -> TensorValue:
+    made = value if isinstance(value, TensorValue) else m.t.emit(torch.scalar_tensor, [value])
+    assert isinstance(made, TensorValue)
+    return made
 
 
 @op("POP_JUMP_IF_TRUE")

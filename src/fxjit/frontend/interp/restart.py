@@ -6,9 +6,12 @@ the trace anew; the second run counts the same instructions and ends there with 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fxjit import config
 from fxjit.errors import BreakGraph, InternalError
 
 
@@ -35,12 +38,33 @@ class BreakPoints:
         self.holds_locks = True
         #: Whether a break is an error.
         self.whole = False
+        #: Whether what only a run knows may be a symbol at this point.
+        self.reads_data = True
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.
         self.dispatches = False
         #: Ids of objects that were given, before this attempt, what eager would have given them by now.
         self.prepared: set[int] = set()
         #: Updated numbers that this frame's first complete trace found, and where that trace ended; None before there was one.
         self.foreseen: tuple[frozenset[str], object] | None = None
+
+    @property
+    def captures_scalars(self) -> bool:
+        """Whether numbers out of tensors are symbols of the graph: also where a break is an error, as with torch.compile."""
+        return self.reads_data and (self.whole or config.capture_scalar_outputs)
+
+    @property
+    def captures_shapes(self) -> bool:
+        """The same for operators whose output shape depends on data."""
+        return self.reads_data and (self.whole or config.capture_dynamic_output_shape_ops)
+
+    @contextlib.contextmanager
+    def without_data(self) -> Iterator[None]:
+        """Inside, neither is."""
+        before, self.reads_data = self.reads_data, False
+        try:
+            yield
+        finally:
+            self.reads_data = before
 
     def decide(self, point: BreakPoint) -> None:
         """Break there in the next attempt. A point behind one that exists cannot be found by a deterministic trace."""

@@ -5,7 +5,7 @@ a resume function with which the resume function of its caller begins.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -126,13 +126,17 @@ def other_compilers_manager(t: Tracer, args: Sequence[Value], kwargs: Mapping[st
         return args[0]
     if args:
         t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
-    _leave_own_settings(t, kwargs)
+    _leave_own_settings(t, {name: value.as_constant() if value.is_constant() else value for name, value in kwargs.items()})
     return OtherCompilersManagerValue()
 
 
-def _leave_own_settings(t: Tracer, changes: Iterable[str]) -> None:
-    if any(name in config.SETTINGS and name != "nested_graph_breaks" for name in changes):  # which says where to break at most
-        t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
+def _leave_own_settings(t: Tracer, changes: Mapping[str, object]) -> None:
+    """Breaks where they change a setting of fxjit, but for one that says where to break at most."""
+    in_force = {"capture_scalar_outputs": t.break_points.captures_scalars,
+                "capture_dynamic_output_shape_ops": t.break_points.captures_shapes}
+    for name, wanted in changes.items():
+        if name in config.SETTINGS and name != "nested_graph_breaks" and wanted != in_force.get(name, getattr(config, name)):
+            t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
 
 
 @wraps_if(lambda obj: type(obj).__module__ == "torch._dynamo.decorators" and hasattr(type(obj), "__enter__"))

@@ -202,9 +202,11 @@ def call(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str,
             refused = why
     if agreement is not None and what.name not in _FREE:
         try:
-            return _counterpart(t, what, args, kwargs, node, agreement, result_of)
+            with t.break_points.without_data():
+                return _counterpart(t, what, args, kwargs, node, agreement, result_of)
         except BreakGraph as signal:  # torch._numpy looks at the data: perhaps NumPy need not
-            if signal.reason != "data-dependent-operator" or isinstance(what.real, NumPyCall):
+            reads_data = signal.reason in ("data-dependent-operator", "data-item")
+            if not reads_data or (isinstance(what.real, NumPyCall) and not t.break_points.captures_scalars):
                 raise
     own = _own_call(t, what, node, len(args)) if refused is None or not refused.final else None
     if own is not None:

@@ -71,6 +71,10 @@ class SymValue(Value):
         except DECIDES_ON_DATA as error:
             t.break_("data-symbol", value=str(self.sym), why=str(error).splitlines()[0])
 
+    def depends_on_data(self) -> bool:
+        """Whether it is known only when the graph runs."""
+        return bool(getattr(self.sym.node, "hint", 0) is None)
+
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def nb_bool(self, t: Tracer) -> Value:

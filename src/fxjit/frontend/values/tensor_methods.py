@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import torch
 
-from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -138,7 +137,7 @@ def as_number(t: Tracer, tensor: GraphTensor, op: str) -> Value:
     numel = tensor.fake.numel()
     if isinstance(numel, int) and numel != 1:
         t.break_("tensor-operator", function=op, error=f"a Tensor with {numel} elements cannot be converted to Scalar")
-    if not config.capture_scalar_outputs or tensor.fake.dtype.is_complex:
+    if not t.break_points.captures_scalars or tensor.fake.dtype.is_complex:
         t.break_("data-item", function="Tensor.item" if op == "item" else op)
     number = t.emit("item", [tensor])
     return number if op == "item" else protocol.unary(t, op, number)

@@ -1,0 +1,94 @@
+"""With `fullgraph=True`, numbers out of tensors and sizes that depend on data are in the graph, as with torch.compile."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.differential import assert_same
+
+import fxjit
+
+BACKENDS = ("eager", "aot_eager", "native")
+
+
+def checked(x):
+    count = int(x.sum().item())
+    torch._check(count >= 0)
+    torch._check(count <= 20)
+    return torch.zeros(count) + x.sum()
+
+
+def sliced(x):
+    count = x.max().long().item()
+    torch._check(count >= 0)
+    torch._check(count <= 6)
+    return x.reshape(-1)[:count]
+
+
+def asserted(x):
+    assert x.sum().item() > 0
+    return x * 2
+
+
+def kept(x):
+    history = []
+    history.append(x.sum().item())
+    return history, x * 2
+
+
+PROGRAMS = {
+    "item": lambda x: x * x.sum().item(),
+    "returned": lambda x: (x * 2, x.sum().item(), x[0].tolist(), x.sum().item() == 15),
+    "converted": lambda x: (float(x.sum()), int(x.sum()), x * float(x.sum()), bool(x.sum() > 2)),
+    "function of a number": lambda x: x * math.sqrt(x.sum().item()),
+    "limit": lambda x: x.clamp(0, x.max().item()),
+    "index": lambda x: x[int(x[0, 1])],
+    "checked": checked, "sliced": sliced, "asserted": asserted, "kept": kept,
+    "size": lambda x: torch.zeros(int(x.max().item())),
+    "nonzero": lambda x: (x.nonzero() + 1, torch.where(x > 2), torch.argwhere(x > 2)),
+    "mask": lambda x: x[x > 2] * 2,
+    "unique": lambda x: torch.unique(x),
+    "repeats": lambda x: torch.repeat_interleave(x, torch.tensor([1, 2]), dim=0),
+    "rows": lambda x: [row * 2 for row in torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, 2])).unbind()],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_in_one_graph(name, backend):
+    program = PROGRAMS[name]
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    for x in (torch.arange(6.0).reshape(2, 3), torch.tensor([[1.0, 0.0, 2.0], [3.0, 4.0, 1.0]])):
+        assert_same(program(x.clone()), compiled(x.clone()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_assertion_about_a_number_fails_as_in_eager(backend):
+    compiled = fxjit.compile(asserted, backend=backend, fullgraph=True)
+    compiled(torch.ones(2, 3))
+    with pytest.raises(AssertionError):
+        compiled(-torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: x + 1 if x.sum().item() > 3 else x,
+    lambda x: [x for _ in range(int(x[0, 2]))],
+    lambda x: {int(x[0, 1]): x},
+    lambda x: x + 1 if bool(x.sum() > 100) else x - 1,
+])
+def test_decisions_on_them_break_the_graph(program):
+    x = torch.arange(6.0).reshape(2, 3)
+    with pytest.raises(fxjit.errors.Unsupported) as error:
+        fxjit.compile(program, backend="eager", fullgraph=True)(x)
+    assert error.value.reason_id == "data-symbol"
+    assert_same(program(x), fxjit.compile(program, backend="eager")(x))
+
+
+def test_without_fullgraph_they_break_it():
+    counter = fxjit.testing.CompileCounter()
+    compiled = fxjit.compile(lambda x: (x + 1) * x.sum().item(), backend=counter)
+    x = torch.ones(3)
+    assert_same((x + 1) * 3.0, compiled(x))
+    assert counter.frame_count == 2 and counter.op_count == 3
