@@ -172,6 +172,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.passes.cleanup"),
+    ("backends.native.__init__", "backends.native.passes.group_norm"),
     ("backends.native.__init__", "backends.native.passes.softmax"),
     ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),

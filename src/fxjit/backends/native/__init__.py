@@ -57,11 +57,13 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
     Aliases go first: the partitioner knows no `detach`, and keeps what a derivative reads through one (of tanh, sigmoid, exp)
     where it could compute that again."""
     from .passes.cleanup import drop_aliases, share_equal
+    from .passes.group_norm import open_group_norm
     from .passes.softmax import open_log_softmax
 
     drop_aliases(joint.graph)
     share_equal(joint.graph)
     open_log_softmax(joint.graph)
+    open_group_norm(joint.graph)
 
 
 def own_joint_passes(joint: torch.fx.GraphModule) -> None:
