@@ -6,6 +6,8 @@ their compiles never end, forgets them.
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import os
 import sys
@@ -59,14 +61,21 @@ def _forget_others() -> None:
     for thread in others:
         del compiling[thread]
     if others:
-        _renew_progress_lock()
+        _renew_locks()
 
 
-def _renew_progress_lock() -> None:
-    """torch.fx makes a progress bar for each graph that it runs, under a lock that the compile of a thread may hold."""
-    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+def _renew_locks() -> None:
+    """Those of other packages that the compile of a thread may hold: for good, in the child."""
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)  # torch.fx makes a progress bar for each graph that it runs
     if tqdm is not None:
         tqdm.set_lock(threading.RLock())
+    tempfile: Any = sys.modules.get("tempfile")  # which looks for the folder of temporary files under one
+    if hasattr(tempfile, "_once_lock"):
+        tempfile._once_lock = threading.Lock()
+    # Before Python 3.12 a cached property is calculated under a lock that all objects of the class share; torch has many.
+    for each in gc.get_objects():
+        if issubclass(type(each), functools.cached_property) and "lock" in vars(each):
+            each.lock = threading.RLock()
 
 
 os.register_at_fork(before=_await_imports, after_in_child=_forget_others)

@@ -168,6 +168,7 @@ def test_every_recompile_can_be_an_error() -> None:
             compiled(x, "bb")
 
 
+@pytest.mark.compiles
 def test_the_log_says_what_differed_from_what_to_what_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     compiled = fxjit.compile(lambda x: x * 2, backend="eager")
     fxjit.set_logs(recompiles=True)
@@ -181,6 +182,7 @@ def test_the_log_says_what_differed_from_what_to_what_and_what_to_do(caplog: pyt
     assert "x: expected size(0) 3, found 4" in text and "mark_dynamic(x, 0)" in text
 
 
+@pytest.mark.compiles
 def test_the_log_names_the_entry_that_is_nearest(caplog: pytest.LogCaptureFixture) -> None:
     """Of the entries for two modes and two dtypes: the one that fails in a single guard, with the value then and now."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -187,6 +189,38 @@ def test_a_fork_while_another_thread_compiles_leaves_the_collector_as_it_was_in_
         assert child_says(lambda: settings() == before)
         assert child_says(lambda: compile_with(lambda: None) is None and settings() == before)
     assert settings() == before
+
+
+@pytest.mark.parametrize("lock", ["a cached property's", "of the folder of temporary files"])
+def test_a_child_has_locks_of_its_own_that_a_compile_held(lock: str, monkeypatch: pytest.MonkeyPatch):
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        @functools.cached_property
+        def value(self) -> int:
+            return hold()
+
+    def hold() -> int:
+        if not inside.is_set():
+            inside.set()
+            go_on.wait(60)
+        return 1
+
+    def use() -> bool:
+        return Slow().value == 1 if lock == "a cached property's" else bool(tempfile.gettempdir())
+
+    if lock == "of the folder of temporary files":
+        found = tempfile._get_default_tempdir()  # type: ignore[attr-defined]  # not in the stubs
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_get_default_tempdir", lambda *rest: found if hold() else None)
+    thread = threading.Thread(target=compile_with, args=(use,))
+    thread.start()
+    assert inside.wait(60)
+    try:
+        assert child_says(use)
+    finally:
+        go_on.set()
+        thread.join(60)
 
 
 def test_a_fork_in_the_midst_of_a_compile_of_its_own():

@@ -199,11 +199,19 @@ def find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
 
 def _candidates(key: str) -> Iterator[Any]:
     """Entries as data: those of artifacts that were loaded, then those of the cache, unless someone wants to see what a trace
-    says. Those for one size come before those for any, as they do in the process that made them."""
+    says. Those for one size come before those for any, as they do in the process that made them, and what a trace went through
+    to its end before what gave up or broke, whose guards say less."""
     from_cache = config.store_entries and not _is_observed()
     for facts in (shipped_facts(key), cached_facts(key) if from_cache else None):
         if isinstance(facts, dict) and isinstance(facts.get("entries"), list):
-            yield from sorted(facts["entries"], key=_varying)
+            yield from sorted(facts["entries"], key=_order)
+
+
+def _order(packed: Any) -> tuple[bool, int]:
+    try:
+        return "skip" in packed or packed["broke"] is not None, _varying(packed)
+    except (KeyError, TypeError):  # a damaged file, of which `_install` says so
+        return True, 0
 
 
 def _varying(packed: Any) -> int:
