@@ -9,7 +9,9 @@ from torch.nn import functional as F
 
 import fxjit
 
-CASES = [(2, 12, (5, 6), 3, True), (3, 8, (7,), 8, True), (1, 6, (4, 3, 2), 1, False), (2, 4, (), 2, True), (0, 4, (3, 3), 2, True)]
+CASES = [
+    (2, 12, (5, 6), 3, True), (3, 8, (7,), 8, True), (1, 6, (4, 3, 2), 1, False), (2, 4, (), 2, True), (0, 4, (3, 3), 2, True),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("images", "channels", "sizes", "groups", "affine"), CASES, ids=str)

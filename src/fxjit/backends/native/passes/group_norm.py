@@ -15,8 +15,8 @@ aten = torch.ops.aten
 
 def open_group_norm(graph: torch.fx.Graph) -> None:
     """The normalized numbers as those of x and two numbers a group. Run on the joint graph before it is cut in two: these are
-    then enough for what reads the results (an activation's derivative), where ATen's operator, whose statistics are not calculated
-    twice, has them kept beside x. Not for half types, to which eager rounds what comes between."""
+    then enough for what reads the results (an activation's derivative), where those of ATen's operator, whose statistics are
+    not calculated twice, are kept beside x. Not for half types, to which eager rounds what comes between."""
     for node in list(graph.find_nodes(op="call_function", target=aten.native_group_norm.default)):
         x = node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
         normalized = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
