@@ -147,7 +147,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _elementwise(result: torch.Tensor, first: torch.Tensor, second: Any, *args: Any) -> torch.Tensor:
     """As of any operator on each two elements: `maximum`'s are told by ATen."""
-    return torch.maximum(first, second if isinstance(second, torch.Tensor) else first)
+    tensors = [each for each in (first, second) if isinstance(each, torch.Tensor)]
+    return torch.maximum(tensors[0], tensors[-1])
 
 
 def _as_first(result: torch.Tensor, first: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -196,7 +197,8 @@ def _by_parts(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 _LAYOUTS: Final = {
     _elementwise: (torch.ops.aten.copysign.Tensor, torch.ops.aten.floor_divide.default),
     _as_first: (torch.ops.aten.binary_cross_entropy.default,),
-    _contiguous: (torch.ops.aten.native_layer_norm.default, torch.ops.aten.isin.Tensor_Tensor),
+    _contiguous: (torch.ops.aten.native_layer_norm.default, torch.ops.aten.isin.Tensor_Tensor, torch.ops.aten.pow.Scalar,
+                  torch.ops.aten.log_sigmoid_forward.default),
     _as_images: (torch.ops.aten.native_group_norm.default, torch.ops.aten.max_unpool2d.default,
                  torch.ops.aten.reflection_pad3d.default, torch.ops.aten.replication_pad3d.default),
 }

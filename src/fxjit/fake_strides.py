@@ -1,20 +1,24 @@
-"""Strides of elementwise results on fake tensors, where a size is 1.
+"""Strides of results on fake tensors, where a size is 1.
 
-ATen gives the result of an elementwise operator new strides where all operands have its shape and are contiguous (or all are
-channels-last), whatever strides they have in dimensions of size 1; for tensors without memory it keeps those. They are told to
-the program, and one image counts as channels-last or not by them. Operators that make their result otherwise (`hardtanh`,
-`x * 2`) are known by a call on a small tensor. Where operands are broadcast torch's answer is taken.
+Fake kernels give other strides than ATen where a dimension of size 1 has another stride than in a new tensor. Strides are
+told to the program, and one image counts as channels-last or not by them. Of small operands ATen itself is asked, by a call on
+tensors of zeros. Of larger ones an elementwise operator is known by its call on a small tensor: it gives the result new strides
+where all operands have its shape and are contiguous (or all are channels-last), or it keeps the operand's, or it takes their
+dimensions in the order of their strides.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from . import torch_private
 
@@ -31,31 +35,110 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(dispatch)
     def run(mode: Any, func: Any, types: Sequence[type], args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         result = dispatch(mode, func, types, args, kwargs)
-        if not _is_elementwise(func) or not isinstance(result, torch.Tensor):
+        if not _makes_its_results(func):
             return result
-        operands = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        operands = [each for each in pytree.tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
         if not any(map(_has_noncanonical_stride, operands)):
             return result
-        strides = _strides(func, args, kwargs, result, operands)
-        if strides is None or strides == result.stride():
+        results = [result] if isinstance(result, torch.Tensor) else result
+        if not isinstance(results, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in results):
+            return result
+        strides = _by_aten(func, args, kwargs, results, operands)
+        if strides is None and _is_elementwise(func) and results[0] is result:
+            strides = [_strides(func, args, kwargs, result, operands)]
+        if strides is None or all(mine is None or mine == each.stride() for mine, each in zip(strides, results, strict=True)):
             return result
         with mode:
-            return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+            right = [each if mine is None or mine == each.stride() else torch.empty_strided(
+                each.shape, mine, dtype=each.dtype, device=each.device) for mine, each in zip(strides, results, strict=True)]
+        if results[0] is result:
+            return right[0]
+        return type(result)(*right) if hasattr(result, "_fields") else type(result)(right)  # type: ignore[call-arg]  # some have names
 
     return run
 
 
 @functools.cache
-def _is_elementwise(func: Any) -> bool:
-    if not isinstance(func, OpOverload) or torch.Tag.pointwise not in func.tags:
+def _makes_its_results(func: Any) -> bool:
+    """Whether it is an operator of ATen that writes to nothing and gives new tensors."""
+    if not isinstance(func, OpOverload) or func.namespace != "aten":
         return False
     if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return False  # its parts are looked at
-    returns = func._schema.returns
-    if any(each.name == "memory_format" for each in func._schema.arguments):
-        return False  # the caller says which strides, as of `clone`
-    alone = len(returns) == 1 and returns[0].alias_info is None and not func._schema.is_mutable
-    return alone and torch.Tag.nondeterministic_seeded not in func.tags
+    new = all(each.alias_info is None for each in func._schema.returns) and not func._schema.is_mutable
+    return new and bool(func._schema.returns)
+
+
+@functools.cache
+def _is_elementwise(func: OpOverload) -> bool:
+    if torch.Tag.pointwise not in func.tags or torch.Tag.nondeterministic_seeded in func.tags or len(func._schema.returns) != 1:
+        return False
+    # The caller of `clone` and its like says which strides.
+    return not any(each.name == "memory_format" for each in func._schema.arguments)
+
+
+_PLAIN: Final = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+#: As many elements as the operands of a call may have that only asks for strides.
+_FEW = 1 << 14
+
+
+def _by_aten(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], results: Sequence[torch.Tensor],
+           operands: list[torch.Tensor]) -> list[tuple[int, ...] | None] | None:
+    """Those that ATen gives the results of few elements; None where it was not asked, or had no answer."""
+    if sum(_extent(each) if _is_known(each) else _FEW + 1 for each in (*operands, *results)) > _FEW:
+        return None
+    leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
+    others = [(type(each), each) for each in leaves if not isinstance(each, torch.Tensor)]
+    if not all(issubclass(kind, _PLAIN) for kind, _ in others):
+        return None
+    facts = tuple((tuple(each.shape), each.stride(), each.dtype) for each in operands)
+    key = (func, facts, tuple(others), structure)
+    if key not in _known_strides:
+        if len(_known_strides) >= _MOST_KNOWN:
+            _known_strides.clear()
+        _known_strides[key] = _run_aten(func, args, kwargs)
+    answer = _known_strides[key]
+    if answer is None or [shape for shape, _ in answer] != [tuple(each.shape) for each in results]:
+        return None
+    return [strides for _, strides in answer]
+
+
+_MOST_KNOWN = 4096
+_known_strides: dict[tuple[object, ...], list[tuple[tuple[int, ...], tuple[int, ...]]] | None] = {}
+
+
+def _is_known(tensor: torch.Tensor) -> bool:
+    """Whether it is a strided tensor of a processor, whose numbers are no symbols."""
+    return (tensor.layout is torch.strided and tensor.device.type == "cpu"
+            and all(type(each) is int for each in (*tensor.shape, *tensor.stride())))
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """How many elements of memory lie between the first of a tensor and its last."""
+    return 1 + sum(max(size - 1, 0) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _run_aten(func: OpOverload, args: Sequence[object],
+         kwargs: Mapping[str, object]) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    def zeros(each: object) -> object:
+        if not isinstance(each, torch.Tensor):
+            return each
+        return torch.zeros(_extent(each), dtype=each.dtype).as_strided(each.shape, each.stride())
+
+    seeded = torch.Tag.nondeterministic_seeded in func.tags
+    same_numbers = torch.random.fork_rng(devices=[]) if seeded else contextlib.nullcontext()
+    with torch_private.get("torch.utils._python_dispatch._disable_current_modes")(), torch.no_grad(), same_numbers, \
+            warnings.catch_warnings():
+        try:
+            warnings.simplefilter("ignore")
+            real_args, real_kwargs = pytree.tree_map(zeros, (list(args), dict(kwargs)))
+            made = func(*real_args, **real_kwargs)
+        except Exception:  # what it takes, the operator itself has said
+            return None
+    results = [made] if isinstance(made, torch.Tensor) else list(made) if isinstance(made, (tuple, list)) else []
+    if not results or not all(isinstance(each, torch.Tensor) for each in results):
+        return None
+    return [(tuple(each.shape), each.stride()) for each in results]
 
 
 def _has_noncanonical_stride(tensor: torch.Tensor) -> bool:
@@ -74,9 +157,13 @@ def _has_noncanonical_stride(tensor: torch.Tensor) -> bool:
 def _strides(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: torch.Tensor,
              operands: list[torch.Tensor]) -> tuple[int, ...] | None:
     """Those of the result in ATen; None where torch's answer is right."""
-    if any(each.layout is not torch.strided or each.shape != result.shape for each in operands):
+    if any(each.layout is not torch.strided for each in operands):
         return None
     answer = _answer(func, args, kwargs)
+    if answer is _Answer.ORDERED or (answer is _Answer.MADE_ANEW and any(each.shape != result.shape for each in operands)):
+        return _in_order(result.shape, operands)
+    if any(each.shape != result.shape for each in operands):
+        return None
     first = operands[0]
     alike = all(each.stride() == first.stride() for each in operands) and _is_dense(first)
     if answer is _Answer.MADE_ANEW:
@@ -84,6 +171,48 @@ def _strides(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, obje
             if all(each.is_contiguous(memory_format=layout) for each in operands):
                 return torch.empty(result.shape, device="meta", memory_format=layout).stride()
     return first.stride() if alike and answer is not _Answer.UNKNOWN else None
+
+
+def _in_order(shape: Sequence[int], operands: list[torch.Tensor]) -> tuple[int, ...] | None:
+    """The strides that make the result's dimensions lie as the operands' do, the first operand's first: those of ATen's
+    iterator over operands that are broadcast."""
+    numbers = [number for each in operands for number in (*each.shape, *each.stride())]
+    if not all(type(each) is int for each in (*shape, *numbers)):
+        return None
+    ndim = len(shape)
+    strides = []
+    for each in operands:
+        missing = ndim - each.dim()
+        own = [0 if size == 1 and shape[missing + at] != 1 else each.stride(at) for at, size in enumerate(each.shape)]
+        strides.append([0] * missing + own)
+
+    def compared(one: int, other: int) -> int:
+        for own in strides:
+            if own[one] == 0 or own[other] == 0:
+                continue
+            if own[one] != own[other]:
+                return 1 if own[one] > own[other] else -1
+            if shape[one] > shape[other]:
+                return 1
+        return 0
+
+    order = list(range(ndim))[::-1]
+    for at in range(1, ndim):
+        mine = at
+        for before in reversed(range(at)):
+            found = compared(order[before], order[mine])
+            if found > 0:
+                order[before], order[mine] = order[mine], order[before]
+                mine = before
+            elif found < 0:
+                break
+    made, step = [0] * ndim, 1
+    for dim in order:
+        made[dim] = step
+        step *= shape[dim]
+    if order == list(range(ndim))[::-1]:
+        return torch.empty(tuple(shape), device="meta").stride()
+    return tuple(made)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -104,10 +233,11 @@ class _Answer(Enum):
 
     MADE_ANEW = "the result has those of a new tensor"
     KEPT = "the result has the operand's"
-    UNKNOWN = "neither, as where a number is an operand, too: torch's answer is right; or the operator takes no such tensor"
+    ORDERED = "the result's dimensions are in the order of the operand's strides, as where a number is an operand, too"
+    UNKNOWN = "none of these: torch's answer is right; or the operator takes no such tensor"
 
 
-#: Strides of a small tensor of 2 x 1 x 2 x 3. The three answers differ for it.
+#: Strides of a small tensor of 2 x 1 x 2 x 3. The answers differ for it.
 _SMALL = (6, 2, 3, 1)
 
 
@@ -140,4 +270,5 @@ def _tried(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object
             result = func(*map(small, args), **{name: small(each) for name, each in kwargs.items()})
         except Exception:  # what it takes, the operator itself has said
             return _Answer.UNKNOWN
-    return {(6, 6, 3, 1): _Answer.MADE_ANEW, _SMALL: _Answer.KEPT}.get(result.stride(), _Answer.UNKNOWN)
+    known = {(6, 6, 3, 1): _Answer.MADE_ANEW, _SMALL: _Answer.KEPT, (6, 3, 3, 1): _Answer.ORDERED}
+    return known.get(result.stride(), _Answer.UNKNOWN)

@@ -90,3 +90,47 @@ def test_a_mask_of_one_channel(backend: str) -> None:
         return mask, mask.sigmoid(), F.conv2d(mask.sigmoid(), second), F.conv2d(mask, second).relu()
 
     assert_same_as_eager(masks, torch.randn(2, 8, 9, 9).to(memory_format=torch.channels_last), backend=backend, rtol=KERNELS)
+
+
+#: Not all are elementwise; numbers, broadcasts, several results and random numbers are among them.
+RESULTS = {
+    "numbers": lambda x: (1 - x, x + 1, x / 2, x % 2, 2 % x, x // 2, 2 // x, torch.div(x, 2, rounding_mode="trunc"), x > 0),
+    "powers": lambda x: (2 ** x, x ** 2, torch.float_power(x, 2)),
+    "moved": lambda x: (x.diff(), x.roll(1), x.roll(1, 0), x.flip(0), x.flip(-1), torch.rot90(x) if x.dim() > 1 else x * 1),
+    "losses": lambda x: (F.huber_loss(x, x * 2, reduction="none"), F.binary_cross_entropy(x, x * 0.5, reduction="none"),
+                         F.binary_cross_entropy_with_logits(x, x * 0.5, reduction="none"), F.logsigmoid(x)),
+    "new": lambda x: (torch.zeros_like(x), torch.full_like(x, 2), torch.rand_like(x), torch.nan_to_num(x), x.clone()),
+    "sorted": lambda x: (*torch.sort(x), *torch.cummax(x, 0), *torch.frexp(x)),
+    "norms": lambda x: (x.norm(dim=-1), x.norm(dim=0, keepdim=True), F.log_softmax(x, -1), F.softmax(x, 0)),
+    "broadcast": lambda x: (x * x.sum(-1, keepdim=True), x + torch.ones(x.shape[-1]), F.prelu(x, torch.tensor([0.1])),
+                            torch.where(x > 0.5, x, 0.0), x.mT + x.mT.contiguous() if x.dim() > 1 else x + 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("program", RESULTS)
+def test_results_of_other_operators(name: str, program: str) -> None:
+    x = laid_out(name)
+    if name == "a number" and program == "moved":
+        pytest.skip("nothing to move")
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = mode.from_tensor(x, static_shapes=True)
+    before = torch.get_rng_state()
+    with mode:
+        found = RESULTS[program](fake)
+    assert torch.equal(before, torch.get_rng_state())
+    for eager, result in zip(RESULTS[program](x), found, strict=True):
+        assert result.stride() == eager.stride() or result.numel() == 0, (eager.shape, eager.stride(), result.stride())
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_large_operands_are_told_by_the_operator(name: str) -> None:
+    shape, strides = LAYOUTS[name]
+    by = 4096
+    x = torch.ones(by * 200).as_strided((by, *shape), (0 if name == "not dense" else 200, *strides))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = mode.from_tensor(x, static_shapes=True)
+    for program in (lambda x: x + 1, lambda x: 1 - x, lambda x: x > 0, lambda x: x * x, lambda x: x + torch.ones(x.shape[-1])):
+        with mode:
+            found = program(fake)
+        assert found.stride() == program(x).stride()

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
+from fxjit.fake_execution import DATA_DEPENDENT, python_dispatcher
 from fxjit.guards.kinds import ConstIs, TensorIs
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
@@ -244,6 +245,18 @@ class ShapePolicy:
             yield
         finally:
             env.reads_data = before
+
+    def run(self, operator: Callable[[], Any], captures: bool) -> Any:
+        """The fake result of a call, without symbols of what is known only when the graph runs where that can be; `captures`:
+        with them where not."""
+        try:
+            return operator()
+        except DATA_DEPENDENT:
+            # torch's decomposition of a composite operator may do without what its C++ looks at.
+            with contextlib.suppress(*DATA_DEPENDENT) if captures else contextlib.nullcontext(), python_dispatcher():
+                return operator()
+        with self.reading_data(True):
+            return operator()
 
     def release(self) -> None:
         """Let go of the frame's tensors, and of the ShapeEnv: it goes with the entry, or now."""

@@ -388,15 +388,7 @@ class Trace:
         try:
             with (self.fake_execution(), dispatching, checking_operands(target, fake_args, fake_kwargs),
                   observer or contextlib.nullcontext(), rewriting):
-                try:
-                    return run()
-                except DATA_DEPENDENT:
-                    # torch's decomposition of a composite operator may do without what its C++ looks at.
-                    with contextlib.suppress(*DATA_DEPENDENT) if captures else contextlib.nullcontext():
-                        with python_dispatcher():
-                            return run()
-                with self.policy.reading_data(True):
-                    return run()
+                return self.policy.run(run, captures)
         except NotFunctional as error:
             self.break_("call-collective", function=_target_name(target), why=str(error))
         except DATA_DEPENDENT as error:
