@@ -46,10 +46,10 @@ from fxjit.errors import (
 )
 from fxjit.frontend import entries
 from fxjit.frontend.dynamic import forget_tensors, history_of
-from fxjit.frontend.fakes import unguarded_convolutions
+from fxjit.frontend.fakes import quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
-from fxjit.frontend.trace import Frame, Trace, preserved_state, quiet_fake_tensors, trace_frame
+from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
 from fxjit.frontend.values import overrides
 from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient

@@ -518,8 +518,8 @@ BYTECODE = (
     Reason(
         "object-let-go",
         "Object whose end can be seen let go",
-        "`{value}` has weak references or a `__del__`, and may end where its name is deleted or overwritten: the running "
-        "program does that.",
+        "`{value}` has weak references or a `__del__`, and may end where its name is deleted or overwritten, or where it "
+        "leaves a container, an attribute or an expression: the running program does that.",
         ("Leave the `del` out, or use another name.", "Let the object go outside of the compiled function."),
     ),
     Reason(

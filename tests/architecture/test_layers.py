@@ -364,7 +364,7 @@ INTERP = (
     {"nesting"},
     {"machine"},
     {"generators", "where"},
-    {"inline"},
+    {"ends", "inline"},
     {"ops_build"},
 )
 

@@ -13,6 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ import torch
 from tests.guards.test_catalogue import Other, Thing, by_three, by_two, made, made_before_its_factor
 
 import fxjit
-from fxjit import _C, tensor_shim
+from fxjit import _C, config, tensor_shim
 from fxjit.guards import tree
 
 WARM = 18  # calls, after which there is a snapshot
@@ -257,6 +258,30 @@ def test_an_entry_is_not_used_once_a_fact_changed(name: str, warm: bool, monkeyp
     finally:
         if callable(changed):
             changed()
+    assert not is_same(before, wanted), "the change does not show"
+    assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stored_entry_is_not_used_once_a_fact_changed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the entry comes from the disk, as it does in another process."""
+    case = CASES[name]
+    if name == "probe":
+        monkeypatch.setattr(tensor_shim, "readable_states", frozenset)
+    with config.patch(store_entries=True, cache_graphs=True, cache_dir=str(tmp_path)):
+        x, world = torch.arange(1.0, 4.0), case.world()
+        for _ in range(2):
+            before = fxjit.compile(case.program, backend="eager", dynamic=case.dynamic)(x, world)
+            assert_same(before, case.program(x, world))
+            fxjit.reset()
+        changed = case.change(world)
+        try:
+            world = changed if isinstance(changed, int) else world
+            found = fxjit.compile(case.program, backend="eager", dynamic=case.dynamic)(x, world)
+            wanted = case.program(x, world)
+        finally:
+            if callable(changed):
+                changed()
     assert not is_same(before, wanted), "the change does not show"
     assert_same(found, wanted)
 

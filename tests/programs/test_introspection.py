@@ -321,3 +321,94 @@ def test_what_exec_sets_is_where_python_puts_it(program):
     compiled = fxjit.compile(program, backend="eager")
     for _ in range(2):
         assert_same(outcome(compiled), outcome(program))
+
+
+# A frame's own variables by name: before Python 3.13 one dict for all who look
+
+
+def looks_twice(x):
+    before = locals()
+    count = 2
+    after = locals()
+    return x + count, before is after, sorted(set(before) - {"x"}), sorted(set(after) - {"x"})
+
+
+def looks_in_a_loop(x):
+    seen = []
+    for step in range(3):
+        seen.append(locals())
+    return x + step, [sorted(each) for each in seen], len({id(each) for each in seen})
+
+
+def looks_by_another_name(x):
+    before = vars()
+    count = 3
+    names = dir()
+    return x + count, "names" in names, sorted(before)
+
+
+def looks_around_a_break(x):
+    before = locals()
+    fxjit.graph_break()
+    count = 4
+    return x + count, sorted(before), "count" in locals(), sorted(set(before) - {"x"})
+
+
+def looks_once(x):
+    space = types.SimpleNamespace(width=2)
+    scale = vars(space)["width"]
+    return x + scale, f"{locals()['scale']}", "width" in dir(space)
+
+
+def lists_what_is_bound_late(x):
+    if x is None:
+        late = 0
+    early = 1
+    late = 2
+    return x + late, list(locals()), early
+
+
+def lists_what_is_shared(x):
+    shared = own = 1
+
+    def inner():
+        return shared
+
+    del own
+    own = 2
+    return x + inner(), list(locals()), own
+
+
+def looks_in_a_class(x):
+    class Inner:
+        first = 1
+        before = locals()
+        second = 2
+        same = before is locals()
+
+    return x + Inner.second, Inner.same, Inner.before["second"]
+
+
+def changes_what_it_saw(x):
+    seen = locals()
+    seen["other"] = 5
+    seen.pop("x")
+    return x + 1, sorted(locals()), sorted(seen)
+
+
+def writes_by_name_in_what_it_calls(x):
+    return looks_twice(x)[1:], looks_in_a_loop(x)[1:], x * 2
+
+
+@pytest.mark.parametrize("program", [
+    looks_twice, looks_in_a_loop, looks_by_another_name, looks_around_a_break, looks_once, lists_what_is_bound_late,
+    lists_what_is_shared, looks_in_a_class, changes_what_it_saw, writes_by_name_in_what_it_calls,
+], ids=lambda fn: fn.__name__)
+def test_who_looks_at_all_variables_sees_what_python_shows(program):
+    compiled = fxjit.compile(program, backend="eager")
+    for _ in range(2):
+        assert_same(compiled(torch.ones(3)), program(torch.ones(3)))
+
+
+def test_one_look_breaks_nothing():
+    assert_same(fxjit.compile(looks_once, backend="eager", fullgraph=True)(torch.ones(3)), looks_once(torch.ones(3)))

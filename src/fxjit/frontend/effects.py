@@ -59,13 +59,22 @@ class Effects:
         self._confined_since: int | None = None
         self._reached_back = False
         self._undo_checks: dict[Value, Callable[[], bool]] = {}
+        #: Told what existed before and is about to change, once.
+        self.on_first_change: Callable[[Value], None] | None = None
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
         self._log_change(value, value.undo_check if isinstance(value, Undoable) else None)
         if value.source is not None and value not in self._restored:
+            if self.on_first_change is not None:
+                self.on_first_change(value)
             self._restored.add(value)
             self._log.append(Restore(value))
+
+    def changed(self) -> Iterator[Value]:
+        """What existed before and is changed now, or got other attributes."""
+        yield from self._restored
+        yield from (obj for obj in self._attrs if obj.source is not None)
 
     def is_mutated(self, value: Value) -> bool:
         return value in self._restored
@@ -76,7 +85,12 @@ class Effects:
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
         self._log_change(obj)
-        self._attrs.setdefault(self.owner(obj), {})[name] = value
+        owner = self.owner(obj)
+        if owner not in self._attrs:
+            if self.on_first_change is not None and obj.source is not None:
+                self.on_first_change(obj)
+            self._attrs[owner] = {}
+        self._attrs[owner][name] = value
         if obj.source is not None:
             self._log.append(StoreAttr(obj, name, value))
 

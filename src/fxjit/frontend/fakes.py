@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -95,3 +97,25 @@ def on_current_gpu(result: object, given: object) -> bool:
              if isinstance(fake_of(leaf), torch.Tensor)}
     named |= {torch.device(leaf) for leaf in leaves if isinstance(leaf, (str, torch.device)) and "cuda:" in str(leaf)}
     return result.device not in named
+
+
+_tracing = threading.local()
+
+
+def _is_logged(record: logging.LogRecord) -> bool:
+    return not (getattr(_tracing, "quiet", False) and str(record.msg).startswith("failed while attempting to run meta"))
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_logged)
+
+
+@contextlib.contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """An operator that fails while tracing is no error yet: the program raises its own, or catches it; and what a backend comes
+    to, it raises. So torch's report of one on fake tensors is not logged for this thread."""
+    before = getattr(_tracing, "quiet", False)
+    _tracing.quiet = True
+    try:
+        yield
+    finally:
+        _tracing.quiet = before

@@ -86,6 +86,8 @@ class Return:
     """The frame ran to its end."""
 
     value: Value
+    lets_go: tuple[str, ...] = ()
+    """The arguments to unbind first, in this order: what they hold may end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Break:
     """The instruction changes state that the blocks around it hold: they stay entered from there on."""
     skip: tuple[str, dict[str, Any]] | None = None
     """Of a region: the reason to skip the frame, where the graph comes to little, and its context."""
+    lets_go: tuple[str, ...] = ()
+    """Of an inner frame that returns: the arguments to unbind first, in this order."""
 
 
 @dataclass(frozen=True, slots=True)

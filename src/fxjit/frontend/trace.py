@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import logging
 import operator
-import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,8 +30,9 @@ from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, unguarded_convolutions
+from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
+from fxjit.frontend.interp.ends import Ends
 from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
@@ -118,6 +117,7 @@ class Trace:
         self.forwarders: tuple[tuple[types.FunctionType, int], ...] = ()
         self.constructor_result: Value | None = None
         self.effects = Effects()
+        self.ends = Ends(self, self.effects)
         self.builder = GraphBuilder()
         self.guards = GuardSet()
         self.policy = ShapePolicy(history, dynamic, break_points)
@@ -608,6 +608,7 @@ class Trace:
             overrides.begin(self)
         args = {name: Lazy(self, obj, LocalSource(name)) for name, obj in zip(frame.arg_names, frame.args, strict=True)}
         machine = root_machine(self, code, args, frame.closure, frame.globals, frame.builtins)
+        self.ends.given(args.values())
         with torch._C.DisableTorchFunctionSubclass():  # the trace's own queries of tensors are none of the program's calls
             end = machine.run_root(self.break_points)
         return self._freeze(code, end)
@@ -670,6 +671,7 @@ class Trace:
         """Let go of the frame's objects at once: what the trace looked at must not outlive the call by it."""
         self._forget_masks()
         self.frame = None
+        self.ends.release()
         del self.root, self.origin, self.effects  # values may hold the trace: not these too, in a cycle
         for lazy in self.lazies:  # and each other: a generator its frame, and that the frames that called it
             lazy.let_go()
@@ -725,28 +727,6 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
         else:
             attempts += 1
     raise InternalError(f"tracing {frame.code.co_qualname} did not come to a break point after {_MAX_ATTEMPTS} attempts")
-
-
-_tracing = threading.local()
-
-
-def _is_logged(record: logging.LogRecord) -> bool:
-    return not (getattr(_tracing, "quiet", False) and str(record.msg).startswith("failed while attempting to run meta"))
-
-
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_logged)
-
-
-@contextlib.contextmanager
-def quiet_fake_tensors() -> Iterator[None]:
-    """An operator that fails while tracing is no error yet: the program raises its own, or catches it; and what a backend comes
-    to, it raises. So torch's report of one on fake tensors is not logged for this thread."""
-    before = getattr(_tracing, "quiet", False)
-    _tracing.quiet = True
-    try:
-        yield
-    finally:
-        _tracing.quiet = before
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     import torch.fx
 
+    from fxjit.frontend.interp.ends import Ends
     from fxjit.frontend.interp.machine import Machine
     from fxjit.frontend.interp.restart import BreakPoints
     from fxjit.frontend.rng_steps import RngSteps
@@ -211,6 +212,8 @@ class CallTracer(Protocol):
 class FrameTracer(Protocol):
     """The frames under way, as the interpreter keeps them."""
 
+    #: The objects whose end somebody may see.
+    ends: Ends
     #: The innermost running frame, and the outermost.
     frame: Machine | None
     root: Machine

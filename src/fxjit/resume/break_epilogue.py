@@ -152,7 +152,7 @@ class BreakEpilogue:
         for name in reversed(changed):
             asm.store_local(name)
         kept = {*self.bound, *({first_argument(self.code)} & set(own_cells(self.code)))}
-        for name in self.entry.arg_names:
+        for name in dict.fromkeys((*self.break_.lets_go, *self.entry.arg_names)):
             if name not in kept:
                 asm.delete_local(name)
 
@@ -232,7 +232,8 @@ class BreakEpilogue:
     def _resume_function(self, outcome: Outcome, exits: tuple[int, ...]) -> ResumeFunction:
         origin = locate(self.code.code, outcome.index)
         live = live_before(self.code, outcome.index) | self.state.kept
-        bound = tuple(name for name in self.bound if name in live)
+        bound = tuple(name for name in self.code.varnames if name in self.bound and name in live)
+        bound += tuple(name for name in self.bound if name in live and name not in bound)
         handled = tuple(at for at in self.handled if at < outcome.own)
         point = ResumePoint(origin.index, outcome.nulls, exits, bound, handled)
         if self.break_.kind == "region":

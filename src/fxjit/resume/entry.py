@@ -104,6 +104,8 @@ class _Entry:
         replay(self.cg, result.effects)
         if isinstance(result.end, Return):
             self.cg.push(result.end.value)
+            for name in result.end.lets_go:
+                asm.delete_local(name)
             asm.return_value()
         else:
             self._epilogue(result.end).write()

@@ -184,7 +184,6 @@ def delattr_(t: Tracer, obj: Value, name: Value) -> Value:
     return t.make(None)
 
 
-@function(vars)
 def vars_(t: Tracer, obj: Value | None = None) -> Value:
     if obj is None:
         return locals_(t)
@@ -194,7 +193,6 @@ def vars_(t: Tracer, obj: Value | None = None) -> Value:
     return found
 
 
-@function(dir)
 def dir_(t: Tracer, obj: Value | None = None) -> Value:
     if obj is None:
         names = [key for key, _ in locals_(t).items.values()]
@@ -234,15 +232,16 @@ def globals_(t: Tracer) -> Value:
     return t.running_frame.globals
 
 
-@function(locals)
 def locals_(t: Tracer) -> DictValue:
     frame: Any = t.running_frame
-    pairs = [(t.make(name), value) for name, value in frame.locals.items()]
+    found = dict(frame.locals)
     for name, cell in {**frame.closure, **frame.cells}.items():
         contents = cell.realize().get(t)
         if contents is not None:
-            pairs.append((t.make(name), contents))
-    return DictValue(t, pairs)
+            found[name] = contents
+    code = frame.code
+    order = dict.fromkeys((*code.varnames, *code.cellvars, *code.freevars, *found))  # CPython's, whatever was bound first
+    return DictValue(t, [(t.make(name), found[name]) for name in order if name in found])
 
 
 # -- classes ----------------------------------------------------------------------------------------------------

@@ -21,13 +21,14 @@ from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.flow import SEES_ALL_LOCALS, in_loop
 from fxjit.frontend.bytecode.versions import VERSION
+from fxjit.frontend.callables import core
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import Machine, user_stack
 from fxjit.frontend.interp.nesting import can_break_at_call, is_own, is_resume_function
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, handles, resolves
+from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, function, handles, resolves
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import other_compilers_manager
@@ -171,14 +172,50 @@ _reads_own_frame(sys._getframe)
 _reads_own_frame(inspect.currentframe)
 
 
+@function(locals)
+def _locals(t: Tracer) -> Value:
+    _look_at_all(t, "locals")
+    return core.locals_(t)
+
+
+@function(vars)
+def _vars(t: Tracer, obj: Value | None = None) -> Value:
+    if obj is None:
+        _look_at_all(t, "vars")
+    return core.vars_(t, obj)
+
+
+@function(dir)
+def _dir(t: Tracer, obj: Value | None = None) -> Value:
+    if obj is None:
+        _look_at_all(t, "dir")
+    return core.dir_(t, obj)
+
+
+def _look_at_all(t: Tracer, function: str) -> None:
+    """Before Python 3.13 a frame has one dict for all that look at its locals by name, which each of them brings up to date:
+    where there is more than one look the frame runs as it stands."""
+    frame = t.frame
+    if frame is None or not VERSION.locals_are_kept:
+        return
+    if in_loop(frame.code, frame.index) or sum(_is_look(frame, at) for at in range(len(frame.instructions))) > 1:
+        _leave_whole(t, "call-own-frame", function)
+
+
+def _is_look(frame: Machine, at: int) -> bool:
+    """Whether the instruction loads a function that may look at all locals, to call it so."""
+    instruction = frame.instructions[at]
+    if instruction.opname != "LOAD_GLOBAL" or instruction.argval not in SEES_ALL_LOCALS:
+        return False
+    behind = next((each for each in frame.instructions[at + 1:] if each.opname not in ("NOP", "PUSH_NULL")), None)
+    return instruction.argval not in ("vars", "dir") or (behind is not None and behind.opname == "CALL")
+
+
 @handles(exec)
 def _exec(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Before Python 3.13 what it sets among the frame's own variables stays there, for whoever looks at all of them."""
-    frame = t.frame
-    if frame is not None and len(args) == 1 and not kwargs and VERSION.locals_are_kept:
-        looks = sum(each.opname == "LOAD_GLOBAL" and each.argval in SEES_ALL_LOCALS for each in frame.instructions)
-        if looks > 1 or in_loop(frame.code, frame.index):
-            _leave_whole(t, "call-own-frame", "exec")
+    if len(args) == 1 and not kwargs:
+        _look_at_all(t, "exec")
     t.break_("call-builtin", function="exec", args=", ".join(arg.describe() for arg in args))
 
 

@@ -26,6 +26,7 @@ from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, L
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.tracer import Tracer
 
 #: Where a variable of a frame is, its own or one of a closure.
 _VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
@@ -45,11 +46,11 @@ def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGr
     parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed, but for
     those that weak references are to."""
     unread = [name for name in machine.locals if name not in live]
-    own = ending(machine, unread, stack_holds=False)
+    own = [*ending(machine, unread, stack_holds=False), *machine.t.ends.holders(machine, unread)]
     given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
     if machine.parent is not None:  # others hold most of what it has
         return frozenset([*own, *(name for name in unread if _gets_an_end(machine.locals[name], given))])
-    referred = _referred_to_by_trace(machine)
+    referred = referred_to_by_trace(machine.t)
     if cause is not None and cause.reason == "value-weak-reference":
         referred |= given
     kept = {name for name in unread if id(machine.locals[name]) in referred or _end_is_seen(machine.locals[name], given)}
@@ -89,8 +90,12 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     if kind is type or issubclass(kind, type):
         return True
     if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
-        return _is_referred_to(value.peek())
-    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not module_of(kind).startswith("torch")
+        return is_referred_to(value.peek())
+    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not is_of_torch(kind)
+
+
+def is_of_torch(kind: type) -> bool:
+    return module_of(kind).startswith("torch")
 
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
@@ -109,9 +114,9 @@ def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True
     return [name for name in suspects if _is_last(machine.locals[name], held)]
 
 
-def _referred_to_by_trace(machine: Machine) -> set[int]:
+def referred_to_by_trace(t: Tracer) -> set[int]:
     """The values, by identity, of which the trace has made weak references."""
-    made = machine.t.new_source_state("weak references")
+    made = t.new_source_state("weak references")
     return {id(value) for table in made.values() for value in table} if made else set()
 
 
@@ -128,7 +133,7 @@ def _may_end(machine: Machine, value: Value) -> bool:
     if _is_plain_sequence(obj):
         return _has_finalizer(obj, within=2)
     itself = value.realized if isinstance(value, Lazy) else value
-    observed = _has_finalizer(obj) or _is_referred_to(obj) or id(itself) in _referred_to_by_trace(machine)
+    observed = _has_finalizer(obj) or is_referred_to(obj) or id(itself) in referred_to_by_trace(machine.t)
     return observed and _end_is_seen(value, {id(value)})
 
 
@@ -198,7 +203,7 @@ def _own_iter(obj: list[object] | tuple[object, ...]) -> Callable[..., Iterator[
     return list.__iter__ if issubclass(type(obj), list) else tuple.__iter__
 
 
-def _is_referred_to(obj: object) -> bool:
+def is_referred_to(obj: object) -> bool:
     """Whether the program has a weak reference to it. Ours have a callback: guards, entries, marks."""
     return weakref.getweakrefcount(obj) > 0 and not all(map(_has_fxjit_callback, weakref.getweakrefs(obj)))
 

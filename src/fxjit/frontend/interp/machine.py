@@ -124,7 +124,7 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         previous, t.frame = t.frame, self
         self._prefix = None
-        break_step = t.break_step
+        break_step, at_stake = t.break_step, t.ends.at_stake
         try:
             while True:
                 if t.steps == break_step:
@@ -141,11 +141,13 @@ class Machine:
                 except Raised as raised:
                     if not self.unwind(raised.value):
                         raise
-                    continue
+                    left = None
                 except NotConstant as unknown:
                     t.break_("value-unknown", value=unknown.args[0].describe())
                 except MissingName as lacking:
                     t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
+                if at_stake and left is None:
+                    t.ends.check(self, instruction)
                 if left is not None:
                     return left
         finally:
@@ -156,7 +158,8 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         t.frame = self
         open_ground, grounds = resumability.open_ground(self.code), self.grounds
-        break_step = t.break_step = break_points.first_step
+        break_step, at_stake = break_points.first_step, t.ends.at_stake
+        t.break_step = break_step
         limit = self.recursion_limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
         try:
@@ -185,10 +188,12 @@ class Machine:
                     t.break_("value-unknown", value=unknown.args[0].describe())
                 except MissingName as lacking:
                     t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
+                if at_stake and left is None:
+                    t.ends.check(self, instruction)
                 if left is not None:
                     resumability.check_generators(self, break_points, [left])
                     resumability.check_managers(self, break_points, [])
-                    return Return(left)
+                    return Return(left, t.ends.order(self))
         except BreakReached as reached:
             end: Break = reached.end
             return end
@@ -281,13 +286,14 @@ class Machine:
         if root is self:
             return Break(self.pc, point.kind, states[0], point.cause, keeps_blocks=point.cause.keeps_blocks,
                          skip=point.skip)
+        order = self.t.ends.order(self) if point.kind == "resume" else ()
         inner = []
         for frame, state in zip(frames[1:], states[1:], strict=True):
             inner += [forwarder_frame(fn, call) for fn, call in frame.forwarders]
             index = self.pc if frame is self else frame.index
             inner.append(InnerFrame(frame.code, index, state, frame.globals.namespace, frame.first_slot,
                                     constructs=frame.constructor_result is not None))
-        return Break(root.index, point.kind, states[0], point.cause, tuple(inner))
+        return Break(root.index, point.kind, states[0], point.cause, tuple(inner), lets_go=order)
 
     def _state(self, cause: BreakGraph | None) -> FrameState:
         live = resumability.live_locals(self.code, self.pc)

@@ -155,6 +155,10 @@ class Value:
         consumes it (effects.Restore). Every value that calls `effects.mutate(self)` has this."""
         raise AssertionError(f"{type(self).__name__} cannot be written back")
 
+    def unread(self) -> object | None:
+        """The object from before the trace, of a container whose contents are still all there and not looked at."""
+        return None
+
     # -- attribute access ----------------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:

@@ -84,6 +84,9 @@ class DictValue(Undoable, Places):
         """The keys that the trace looked for or wrote."""
         return {*self._items, *self._changed, *self._removed}
 
+    def unread(self) -> object | None:
+        return self._real
+
     # -- keys and entries ----------------------------------------------------------------------------------------
 
     @property

@@ -552,6 +552,9 @@ class FoundListValue(ListValue):
     def items(self, items: list[Value]) -> None:
         self._unseen, self._items = None, items
 
+    def unread(self) -> object | None:
+        return None if self._unseen is None else self._unseen[1]
+
     def like(self, items: Iterable[Value]) -> Value:
         return ListValue(items)
 

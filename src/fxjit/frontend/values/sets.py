@@ -382,6 +382,9 @@ class SourcedSetValue(SetValue):
         self._obj: set[Any] | frozenset[Any] | None = obj
         self.given = obj
 
+    def unread(self) -> object | None:
+        return self._obj
+
     def given_order(self, t: Tracer) -> list[HashKey] | None:
         """As the elements were looked at: each is found by its place."""
         return None if self.given is None else list(self.elements)
