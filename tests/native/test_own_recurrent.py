@@ -108,6 +108,21 @@ def test_the_number_of_threads_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(70, 200, 8, 5), (20, 530, 1, 4), (33, 260, 11, 3)], ids=str)
+@pytest.mark.parametrize("options", SHAPES[:2], ids=str)
+def test_threads_that_share_the_units_of_few_rows(kind: str, sizes: tuple[int, int, int, int], options: Any) -> None:
+    for packed in (False, True):
+        call = call_of(kind, sizes, options, packed=packed)
+        torch.set_num_threads(1)
+        alone = everything(run_own, call)
+        for count in (2, 4, 5):
+            torch.set_num_threads(count)
+            for one, two in zip(alone, everything(run_own, call), strict=True):
+                assert one is not None and two is not None
+                assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_that_are_wanted_and_given(kind: str) -> None:
     """Only some wanted, only some given, those not contiguous, and all of it twice."""
     count = len(call_of(kind, SIZES[1], SHAPES[1]).tensors)

@@ -1,7 +1,8 @@
 /* Layers of LSTM, GRU and RNN (runtime/own_recurrent.py). What can be done for all steps at once is one product (_gemm.c): inputs of
  * few rows by weights, and gradients of weights and inputs. A step multiplies states by packed weights and goes over the results.
- * Threads share the rows and the directions, each with all of its steps, so that none waits for another. Sums are chains as in
- * _gemm.c, whose lengths depend on the layer alone: the number of threads changes no result. */
+ * Threads share the rows and the directions, each with all of its steps, so that none waits for another; where that leaves them too
+ * few rows for weights that are read anew at each step, they share the units, and wait for each other once a step. Sums are chains
+ * as in _gemm.c, whose lengths depend on the layer alone: the number of threads changes no result. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -26,6 +27,8 @@ enum {
     STEPS = 48,        /* products of one sum over rows of several steps: eager adds up each step by itself */
     PART = 32,         /* rows of a sum over rows that are added up as floats */
     WORK = 1 << 17,    /* multiplications for which a thread is called */
+    FEW = 8,           /* rows of a thread below which threads share the units, */
+    STEP = 1 << 17,    /* if each then has so many multiplications a step */
 };
 
 static const int GATES[] = {[LSTM] = 4, [GRU] = 3, [RNN_TANH] = 1, [RNN_RELU] = 1};
@@ -174,7 +177,7 @@ sigmoid_of(__m512 x)
 /* sums: products of the states, `wide` apart, a GRU's last gate behind that of its inputs; input: those of the inputs, NULL where
  * `sums` has them; gates: for a derivative. */
 typedef struct {
-    int64_t size, wide;
+    int64_t size, wide, begin, end; /* the units from one to another */
     const float *sums, *input, *bias, *h;
     float *gates, *h_next, *out, *c, *cells;
 } row_t;
@@ -191,8 +194,8 @@ WIDE static inline __attribute__((always_inline)) void
 step_row(const row_t *row, int kind)
 {
     int64_t size = row->size;
-    for (int64_t at = 0; at < size; at += LANES) {
-        __mmask16 there = first_lanes(size - at);
+    for (int64_t at = row->begin; at < row->end; at += LANES) {
+        __mmask16 there = first_lanes(row->end - at);
         float *gates = row->gates + at;
         __m512 h;
         if (kind == LSTM) {
@@ -245,7 +248,7 @@ static void (*const forward_rows[])(const row_t *) = {forward_LSTM, forward_GRU,
 /* Of the derivative: `d` is the gradient of this step's state, to which `d_out` is added where there is one, and then a part of
  * that of the state before. */
 typedef struct {
-    int64_t size;
+    int64_t size, begin, end;
     const float *gates, *cells, *h_before, *d_out;
     float *d, *d_c, *d_gates, *d_inner; /* d_inner: a GRU's, of what its reset gate multiplies */
 } back_row_t;
@@ -261,8 +264,8 @@ step_row_back(const back_row_t *row, int kind)
 {
     int64_t size = row->size;
     __m512 one = _mm512_set1_ps(1);
-    for (int64_t at = 0; at < size; at += LANES) {
-        __mmask16 there = first_lanes(size - at);
+    for (int64_t at = row->begin; at < row->end; at += LANES) {
+        __mmask16 there = first_lanes(row->end - at);
         const float *gates = row->gates + at;
         float *to = row->d_gates + at;
         __m512 d = LOAD(row->d + at);
@@ -323,8 +326,35 @@ typedef struct {
     float *memory;                          /* of threads */
     int64_t room;                           /* numbers of each */
     float *d_gates[2], *d_inner[2]; /* (rows, gates * size), (rows, size) */
-    int backward;
+    int backward, together; /* together: threads share the units of all rows */
 } scan_t;
+
+/* What a thread does of a direction: some rows, and of them the units of these panels. */
+typedef struct {
+    int64_t first, count, panel, panels;
+} part_t;
+
+static inline int
+is_whole(const scan_t *scan, const part_t *part)
+{
+    return part->panels - part->panel == scan->wide / COLUMNS;
+}
+
+/* Those of so many gates, in lines of `all` sums. */
+static void
+multiply_gates(const scan_t *scan, const part_t *part, int64_t gates, const float *a, int64_t line, int64_t rows,
+               const float *packed, int64_t depth, float *sums, int64_t all, int add)
+{
+    int64_t wide = scan->wide, from = part->panel * COLUMNS;
+    if (is_whole(scan, part)) {
+        multiply_step(a, line, rows, packed, gates * wide / COLUMNS, depth, sums, all, add);
+        return;
+    }
+    for (int64_t gate = 0; gate < gates; gate++) {
+        multiply_step(a, line, rows, packed + (gate * wide + from) * depth, part->panels - part->panel, depth,
+                      sums + gate * wide + from, all, add);
+    }
+}
 
 /* The rows of a step, of `count` rows from `first` on. */
 static int64_t
@@ -335,13 +365,14 @@ rows_at(const layer_t *layer, int64_t step, int64_t first, int64_t count)
 }
 
 static void
-scan_forward(const scan_t *scan, int which, int64_t first, int64_t count, float *memory)
+scan_forward(const scan_t *scan, int which, const part_t *part, float *memory)
 {
     const layer_t *layer = scan->layer;
     const direction_t *own = &layer->each[which];
     int64_t size = layer->size, wide = scan->wide, line = layer->directions * size, features = layer->features;
-    int64_t gates = scan->gates * size, panels = scan->gates * wide / COLUMNS, is_gru = layer->kind == GRU;
-    int64_t all = (scan->gates + is_gru) * wide, first_panels = is_gru ? 2 * wide / COLUMNS : panels;
+    int64_t gates = scan->gates * size, is_gru = layer->kind == GRU, first = part->first, count = part->count;
+    int64_t all = (scan->gates + is_gru) * wide, from = part->panel * COLUMNS, to = least(part->panels * COLUMNS, size);
+    size_t bytes = (size_t)(to > from ? to - from : 0) * sizeof(float);
     const float *packed = scan->packed[which], *inputs = scan->inputs[which];
     float *h = memory, *h_next = h + count * wide, *c = h_next + count * wide, *sums = c + count * wide;
     int64_t before = 0;
@@ -349,42 +380,45 @@ scan_forward(const scan_t *scan, int which, int64_t first, int64_t count, float 
         int64_t step = which ? layer->steps - 1 - s : s, start = layer->starts[step] + first;
         int64_t now = rows_at(layer, step, first, count), after = rows_at(layer, which ? step - 1 : step + 1, first, count);
         for (int64_t i = before; i < now; i++) {
-            memcpy(h + i * wide, own->h_first + (first + i) * size, (size_t)size * sizeof(float));
+            memcpy(h + i * wide + from, own->h_first + (first + i) * size + from, bytes);
             if (layer->kind == LSTM) {
-                memcpy(c + i * wide, own->c_first + (first + i) * size, (size_t)size * sizeof(float));
+                memcpy(c + i * wide + from, own->c_first + (first + i) * size + from, bytes);
             }
+        }
+        if (scan->together) { /* all units of the states are there */
+            fxjit_openmp.barrier();
         }
         if (now > 0) {
             if (inputs != NULL) {
-                multiply_step(layer->x + start * features, features, now, inputs, panels, features, sums, all, 0);
+                multiply_gates(scan, part, scan->gates, layer->x + start * features, features, now, inputs, features, sums, all, 0);
             }
             else if (is_gru) {
                 for (int64_t i = 0; i < now; i++) {
-                    memset(sums + i * all + 2 * wide, 0, (size_t)wide * sizeof(float));
+                    memset(sums + i * all + 2 * wide + from, 0, bytes);
                 }
             }
-            multiply_step(h, wide, now, packed, first_panels, size, sums, all, inputs != NULL);
+            multiply_gates(scan, part, is_gru ? 2 : scan->gates, h, wide, now, packed, size, sums, all, inputs != NULL);
             if (is_gru) {
-                multiply_step(h, wide, now, packed + 2 * wide * size, wide / COLUMNS, size, sums + 3 * wide, all, 0);
+                multiply_gates(scan, part, 1, h, wide, now, packed + 2 * wide * size, size, sums + 3 * wide, all, 0);
             }
         }
         for (int64_t i = 0; i < now; i++) {
             row_t row = {
-                .size = size, .wide = wide, .sums = sums + i * all, .bias = scan->bias[which], .h = h + i * wide,
-                .gates = own->gates + (start + i) * gates, .h_next = h_next + i * wide,
+                .size = size, .wide = wide, .begin = from, .end = to, .sums = sums + i * all, .bias = scan->bias[which],
+                .h = h + i * wide, .gates = own->gates + (start + i) * gates, .h_next = h_next + i * wide,
                 .input = inputs != NULL ? NULL : own->gates + (start + i) * gates,
                 .out = layer->out + (start + i) * line + which * size, .c = c + i * wide,
                 .cells = own->cells == NULL ? NULL : own->cells + (start + i) * size,
             };
             if (own->h_before != NULL) {
-                memcpy(own->h_before + (start + i) * size, row.h, (size_t)size * sizeof(float));
+                memcpy(own->h_before + (start + i) * size + from, row.h + from, bytes);
             }
             forward_rows[layer->kind](&row);
         }
         for (int64_t i = after; i < now; i++) {
-            memcpy(own->h_last + (first + i) * size, h_next + i * wide, (size_t)size * sizeof(float));
+            memcpy(own->h_last + (first + i) * size + from, h_next + i * wide + from, bytes);
             if (layer->kind == LSTM) {
-                memcpy(own->c_last + (first + i) * size, c + i * wide, (size_t)size * sizeof(float));
+                memcpy(own->c_last + (first + i) * size + from, c + i * wide + from, bytes);
             }
         }
         float *other = h;
@@ -392,26 +426,32 @@ scan_forward(const scan_t *scan, int which, int64_t first, int64_t count, float 
         h_next = other;
         before = now;
     }
+    if (scan->together) { /* before others use the memory */
+        fxjit_openmp.barrier();
+    }
 }
 
-/* A gradient's row, zeros where there is none. */
+/* A part of a gradient's row, zeros where there is none. */
 static void
-take_row(float *to, const float *from, int64_t row, int64_t size)
+take_row(float *to, const float *from, int64_t place, size_t bytes)
 {
     if (from == NULL) {
-        memset(to, 0, (size_t)size * sizeof(float));
+        memset(to, 0, bytes);
     }
     else {
-        memcpy(to, from + row * size, (size_t)size * sizeof(float));
+        memcpy(to, from + place, bytes);
     }
 }
 
 static void
-scan_backward(const scan_t *scan, int which, int64_t first, int64_t count, float *memory)
+scan_backward(const scan_t *scan, int which, const part_t *part, float *memory)
 {
     const layer_t *layer = scan->layer;
     const direction_t *own = &layer->each[which];
     int64_t size = layer->size, wide = scan->wide, line = layer->directions * size, gates = scan->gates * size;
+    int64_t first = part->first, count = part->count, panels = part->panels - part->panel;
+    int64_t from = part->panel * COLUMNS, to = least(part->panels * COLUMNS, size);
+    size_t bytes = (size_t)(to > from ? to - from : 0) * sizeof(float);
     float *d = memory, *d_c = d + count * wide;
     int is_gru = layer->kind == GRU;
     int64_t later = 0;
@@ -423,33 +463,37 @@ scan_backward(const scan_t *scan, int which, int64_t first, int64_t count, float
             continue;
         }
         for (int64_t i = later; i < now; i++) {
-            take_row(d + i * wide, own->d_h_last, first + i, size);
+            take_row(d + i * wide + from, own->d_h_last, (first + i) * size + from, bytes);
             if (layer->kind == LSTM) {
-                take_row(d_c + i * wide, own->d_c_last, first + i, size);
+                take_row(d_c + i * wide + from, own->d_c_last, (first + i) * size + from, bytes);
             }
         }
         for (int64_t i = 0; i < now; i++) {
             int64_t at = start + i;
             back_row_t row = {
-                .size = size, .gates = own->gates + at * gates, .cells = own->cells + at * size,
+                .size = size, .begin = from, .end = to, .gates = own->gates + at * gates, .cells = own->cells + at * size,
                 .h_before = own->h_before + at * size, .d = d + i * wide, .d_c = d_c + i * wide,
                 .d_out = layer->d_out == NULL ? NULL : layer->d_out + at * line + which * size,
                 .d_gates = scan->d_gates[which] + at * gates, .d_inner = is_gru ? scan->d_inner[which] + at * size : NULL,
             };
             backward_rows[layer->kind](&row);
         }
+        if (scan->together) { /* those of all units are there */
+            fxjit_openmp.barrier();
+        }
         int64_t deep = is_gru ? 2 * size : gates;
         const float *packed = scan->packed[which];
-        multiply_step(scan->d_gates[which] + start * gates, gates, now, packed, wide / COLUMNS, deep, d, wide, is_gru);
+        multiply_step(scan->d_gates[which] + start * gates, gates, now, packed + from * deep, panels, deep, d + from, wide, is_gru);
         if (is_gru) {
-            multiply_step(scan->d_inner[which] + start * size, size, now, packed + deep * wide, wide / COLUMNS, size, d, wide, 1);
+            multiply_step(scan->d_inner[which] + start * size, size, now, packed + deep * wide + from * size, panels, size, d + from,
+                          wide, 1);
         }
         for (int64_t i = before; i < now; i++) {
             if (own->d_h_first != NULL) {
-                memcpy(own->d_h_first + (first + i) * size, d + i * wide, (size_t)size * sizeof(float));
+                memcpy(own->d_h_first + (first + i) * size + from, d + i * wide + from, bytes);
             }
             if (own->d_c_first != NULL) {
-                memcpy(own->d_c_first + (first + i) * size, d_c + i * wide, (size_t)size * sizeof(float));
+                memcpy(own->d_c_first + (first + i) * size + from, d_c + i * wide + from, bytes);
             }
         }
         later = now;
@@ -501,13 +545,20 @@ scan_share(void *data)
     if (threads > 1) {
         fxjit_openmp.barrier();
     }
+    int64_t panels = scan->wide / COLUMNS, own = 0;
     for (;;) {
-        int64_t job = __atomic_fetch_add(&scan->next, 1, __ATOMIC_RELAXED);
+        int64_t job = scan->together ? own++ : __atomic_fetch_add(&scan->next, 1, __ATOMIC_RELAXED);
         if (job >= scan->jobs) {
             return;
         }
-        int64_t first = job % per * scan->rows_at_once, count = least(scan->rows_at_once, scan->layer->batch - first);
-        (scan->backward ? scan_backward : scan_forward)(scan, (int)(job / per), first, count, scan->memory + thread * scan->room);
+        part_t part = {.first = job % per * scan->rows_at_once, .panels = panels};
+        part.count = least(scan->rows_at_once, scan->layer->batch - part.first);
+        if (scan->together) {
+            part.panel = panels * thread / threads;
+            part.panels = panels * (thread + 1) / threads;
+        }
+        float *memory = scan->memory + (scan->together ? 0 : thread * scan->room);
+        (scan->backward ? scan_backward : scan_forward)(scan, (int)(job / per), &part, memory);
     }
 }
 
@@ -609,12 +660,19 @@ gather_biases(const scan_t *scan, int which)
     }
 }
 
-/* Rows of one direction that a thread takes at once: all threads have some. */
+/* Rows of one direction that a thread takes at once: all threads have some, or share the units of all. */
 static void
 share(scan_t *scan, int64_t threads)
 {
-    int64_t batch = scan->layer->batch, directions = scan->layer->directions;
+    const layer_t *layer = scan->layer;
+    int64_t batch = layer->batch, directions = layer->directions;
     int64_t parts = (threads + directions - 1) / directions, per = (batch + parts - 1) / parts;
+    int64_t of_step = batch * scan->gates * layer->size * layer->size / threads;
+    scan->together = parts > 1 && per < FEW && of_step >= STEP && layer->rows == batch * layer->steps &&
+                     scan->wide / COLUMNS >= threads;
+    if (scan->together) {
+        per = batch;
+    }
     int64_t most = SUMS / (scan->gates * scan->wide);
     most = most < TOGETHER ? TOGETHER : most;
     parts = (per + most - 1) / most;
@@ -659,7 +717,7 @@ lay_out(scan_t *scan, int64_t threads, uintptr_t memory)
     }
     scan->memory = part_of(memory, at);
     scan->room = scan->rows_at_once * scan->wide * (scan->backward ? 2 : 4 + gates);
-    return at + threads * scan->room;
+    return at + (scan->together ? 1 : threads) * scan->room;
 }
 
 static int
@@ -669,7 +727,7 @@ run_layer(const layer_t *layer, int backward)
     int64_t work = layer->rows * scan.gates * layer->size * layer->size * layer->directions;
     int64_t threads = fxjit_openmp.inside() ? 1 : least(fxjit_openmp.most(), work / WORK + 1), kept;
     share(&scan, threads);
-    threads = least(threads, scan.jobs);
+    threads = scan.together ? threads : least(threads, scan.jobs);
     float *memory = fxjit_take_arena(lay_out(&scan, threads, 0) * (int64_t)sizeof(float), &kept);
     if (memory == NULL) {
         return -1;
