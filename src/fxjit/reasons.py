@@ -130,6 +130,12 @@ CALLS = (
         ),
     ),
     Reason(
+        "call-operator-in-try",
+        "Call of an operator of the program's under an exception handler",
+        "`{function}` may raise when it runs, and the handler around it would not see that if it were in a graph.",
+        ("Move the call out of the `try`.", "With `fullgraph=True` it is in the graph; what it raises leaves the function."),
+    ),
+    Reason(
         "call-skipped-module",
         "Call of a function of a module that is not traced",
         "`{function}` is defined in `{module}`, which fxjit runs as it stands ({rule}).",

@@ -232,6 +232,11 @@ def _namespace(target: OpOverload | OpOverloadPacket) -> str:
     return name.partition("::")[0]
 
 
+def is_atens(operator: OpOverload | OpOverloadPacket) -> bool:
+    """Whether the operator is ATen's, and no code of the program's."""
+    return str(operator).partition(".")[0] == "aten"
+
+
 def is_known(target: Any) -> bool:
     """Whether the callee's effects are known here: a method of tensors, an operator, a function of Python, torch or fxjit,
     unless that is a wrapper of the program's own function (`is_opaque`)."""

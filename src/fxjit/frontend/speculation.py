@@ -13,7 +13,16 @@ from torch._ops import OpOverload, OpOverloadPacket
 from fxjit.frontend.result import RestartPlan, SpeculationCheck, UndoPlan
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.schemas import all_nodes, is_known, reaches_beyond, storages_of, updated_statistics, uses_rng, written_storages
+from fxjit.schemas import (
+    all_nodes,
+    is_atens,
+    is_known,
+    reaches_beyond,
+    storages_of,
+    updated_statistics,
+    uses_rng,
+    written_storages,
+)
 from fxjit.tensor_wrappers import flattened, has_storage, is_wrapper, storages
 
 #: Elements of all inputs that the graph writes to: they are copied before each run.
@@ -140,7 +149,7 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return True
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return str(target).partition(".")[0] == "aten"
+        return is_atens(target)
     if target is getattr:
         return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
     # What our wrappers call was rehearsed, or is NumPy's: it does nothing else than write to tensors, which is seen.

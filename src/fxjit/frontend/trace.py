@@ -37,7 +37,7 @@ from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
-from fxjit.frontend.interp.resumability import reach
+from fxjit.frontend.interp.resumability import is_in_try, reach
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
 from fxjit.frontend.result import Break, Return, TraceResult
@@ -455,6 +455,11 @@ class Trace:
     def running_frame(self) -> Machine:
         assert self.frame is not None, "a call is made by a frame"
         return self.frame
+
+    def is_under_handler(self) -> bool:
+        if self.break_points.whole or breaks_are_errors(self):
+            return False
+        return any(is_in_try(frame.code, frame.index) for frame in running(self.frame))
 
     def discards_result(self) -> bool:
         frame = self.running_frame
