@@ -33,8 +33,32 @@ torch.fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
     """All of them that hold while AOTAutograd compiles one graph."""
-    with no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes(), kept_checks():
+    with (no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes(), kept_checks(),
+          no_progress_bars()):
         yield
+
+
+class _NoProgress:
+    """A progress bar that is off."""
+
+    def update(self, count: int = 1) -> None:
+        pass
+
+    def set_description(self, text: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _progress(*args: Any, **keywords: Any) -> Any:
+    return _NoProgress() if keywords.get("disable") else torch.hub.tqdm(*args, **keywords)  # type: ignore[attr-defined]  # theirs
+
+
+def no_progress_bars() -> contextlib.AbstractContextManager[None]:
+    """torch.fx makes a bar for each graph that it runs, also where it is off, as it is by default. tqdm takes a lock for that
+    which all forked processes share: one that dies meanwhile, or a RecursionError there, leaves it taken for good."""
+    return _replaced(torch.fx.interpreter, "tqdm", _progress)
 
 
 @contextlib.contextmanager
