@@ -63,6 +63,8 @@ def _makes_its_results(func: Any) -> bool:
     """Whether it is an operator of ATen that writes to nothing and gives new tensors."""
     if not isinstance(func, OpOverload) or func.namespace != "aten":
         return False
+    if not all("Tensor" in str(each.type) for each in func._schema.returns):  # torch's dispatcher does not know `sym_size`
+        return False
     if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return False  # its parts are looked at
     new = all(each.alias_info is None for each in func._schema.returns) and not func._schema.is_mutable

@@ -23,6 +23,7 @@ from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.lifetimes import is_of_torch, is_referred_to, referred_to_by_trace
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
+from fxjit.frontend.values.constant import ConstantFromOutside
 from fxjit.frontend.values.objects import instance_namespace
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.guards.source import LocalSource
@@ -154,6 +155,8 @@ class Ends:
         unread = value.unread()
         if unread is not None:
             yield from self._below([unread], _DEPTH, todo)
+        if isinstance(value, ConstantFromOutside):
+            return  # a number or a text: to read it would be a guard
         obj = getattr(value, "obj", None)
         if obj is None:
             return

@@ -194,6 +194,8 @@ def call(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapping[str,
     if not config.trace_numpy:
         t.break_("numpy-function", function=f"numpy.{what.name}")
     node = node_args, node_kwargs, arrays = _node_arguments(t, args, kwargs)
+    for array in arrays.values():
+        _refuse_sizes_of_data(t, what.name, array.tensor)
     refused = agreement = None
     if what.target is not None:
         try:
@@ -248,6 +250,7 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
             tensor = t.emit("detach", [tensor])
         if np.ndim(part) == 0 and tensor.fake.dim():  # type: ignore[attr-defined]  # a tensor's
             tensor = t.emit("reshape", [tensor, ()])
+        _refuse_sizes_of_data(t, what.name, tensor)
         return result_of(t, tensor if related is SHARED else _laid_out(t, tensor, part), part)
 
     met: dict[int, Value] = {}
@@ -259,6 +262,13 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
         return met[id(part)]
 
     return _valued(t, what, emitted, example, once)
+
+
+def _refuse_sizes_of_data(t: Tracer, name: str, tensor: Any) -> None:
+    """An array whose size data decides has no stand-in that NumPy could be tried on."""
+    if any(not isinstance(size, int) and size.node.hint is None for size in tensor.fake.shape):
+        why = "a size of an array is known only when the graph runs"
+        t.break_("data-dependent-operator", operator=f"numpy.{name}", error=why)
 
 
 def _laid_out(t: Tracer, tensor: Any, part: Any) -> Value:
