@@ -48,12 +48,6 @@ def taken(cls: type, **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in fields}
 
 
-def traces_jagged_tensors(version: str) -> bool:
-    """Whether AOTAutograd may be given jagged tensors: torch 2.15 ends the process over one that requires a gradient (it looks
-    for an operator `aten::sym_size`)."""
-    return release(version) < (2, 15)
-
-
 def gives_indices_the_dtype_of_values(version: str) -> bool:
     """Whether the fake kernels of `torch.unique` and its like give inverse and counts the dtype of the values. The operators
     give int64, and so do the fake kernels from torch 2.12 on."""

@@ -9,9 +9,7 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit.testing import CompileCounter
-from fxjit.torch_compat import traces_jagged_tensors
 
-pytestmark = pytest.mark.skipif(not traces_jagged_tensors(torch.__version__), reason="breaks the graph")
 BACKENDS = ("eager", "aot_eager", "native")
 JAGGED = torch.jagged
 

@@ -20,7 +20,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fxjit import config, process_state, torch_compat, torch_private
+from fxjit import config, process_state, torch_private
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
@@ -536,7 +536,7 @@ class Trace:
 
     def _check_layout(self, node: torch.fx.Node, result: torch.Tensor) -> None:
         """A result that could be no graph input is none of the graph's either: what works on it runs as it stands."""
-        if is_wrapper(result) and (not result.is_nested or torch_compat.traces_jagged_tensors(torch.__version__)):
+        if is_wrapper(result):
             return
         what = ("a nested tensor" if result.is_nested else "a quantized tensor" if result.is_quantized
                 else f"layout {result.layout}" if result.layout is not torch.strided else None)

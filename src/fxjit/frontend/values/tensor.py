@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit import torch_compat, torch_private
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import (
     descriptors,
@@ -555,8 +555,6 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     if torch.nn.parameter.is_lazy(tensor):
         return "tensor-subclass", "an uninitialized parameter"
     if is_wrapper(tensor):
-        if tensor.is_nested and not torch_compat.traces_jagged_tensors(torch.__version__):
-            return "tensor-subclass", "AOTAutograd of this torch does not take jagged tensors"
         other = next((type(part).__name__ for _, part in opaque_parts(tensor) if not is_opaque(part)), None)
         if other is not None:
             return "tensor-subclass", f"it is made of more than tensors, of a `{other}`, for which guards have no rule"
