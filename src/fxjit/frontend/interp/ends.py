@@ -38,6 +38,9 @@ _LETS_NOTHING_GO: Final = frozenset({
     "NOP", "RESUME", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE",
     "MAKE_CELL", "COPY_FREE_VARS", "BUILD_LIST", "BUILD_TUPLE", "BUILD_MAP", "BUILD_SLICE", "JUMP", "GET_ITER",
 })
+#: Of a class as `type` says it: a metaclass may answer otherwise, or raise.
+_FLAGS: Final = vars(type)["__flags__"].__get__
+_WEAK_REFERENCES: Final = vars(type)["__weakrefoffset__"].__get__
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes of the program's
 #: Objects that others hold as well; what these hold is not looked at.
 _OUTSIDE: Final = (ModuleType, type, CodeType, FrameType, torch.Tensor, torch.nn.Module)
@@ -233,8 +236,8 @@ class Ends:
         if self._is_finalized(kind):
             return True
         if self._t is not None and (referred := referred_to_by_trace(self._t)) and id(self._known(obj)) in referred:
-            return kind.__flags__ & _HEAP_TYPE != 0 and not issubclass(kind, _OUTSIDE)
-        if not kind.__flags__ & _HEAP_TYPE or not kind.__weakrefoffset__ or not weakref.getweakrefcount(obj):
+            return _FLAGS(kind) & _HEAP_TYPE != 0 and not issubclass(kind, _OUTSIDE)
+        if not _FLAGS(kind) & _HEAP_TYPE or not _WEAK_REFERENCES(kind) or not weakref.getweakrefcount(obj):
             return False
         return not issubclass(kind, _OUTSIDE) and not is_of_torch(kind) and is_referred_to(obj)
 

@@ -250,7 +250,8 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
             tensor = t.emit("detach", [tensor])
         if np.ndim(part) == 0 and tensor.fake.dim():  # type: ignore[attr-defined]  # a tensor's
             tensor = t.emit("reshape", [tensor, ()])
-        _refuse_sizes_of_data(t, what.name, tensor)
+        if related is not SHARED and np.ndim(part) > 1:
+            _refuse_sizes_of_data(t, what.name, tensor)
         return result_of(t, tensor if related is SHARED else _laid_out(t, tensor, part), part)
 
     met: dict[int, Value] = {}

@@ -10,6 +10,7 @@ from typing import Final, TypeGuard
 
 import torch
 
+from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import given_numbers, overrides, tensor_methods
 from fxjit.frontend.values.base import Value
@@ -43,7 +44,7 @@ def _number_of(t: Tracer, scalar: GraphTensor) -> Value:
     known = None if scalar.fake.dtype is torch.uint8 else tensor_methods.known_item(scalar)
     if known is not None:
         return t.make(known)
-    if t.break_points.captures_scalars and scalar.fake.dtype not in _MASKS:
+    if config.capture_scalar_outputs and scalar.fake.dtype not in _MASKS:
         return tensor_methods.as_number(t, scalar, "index")
     given = given_numbers.number_in(t, scalar)
     return scalar if given is None else given
