@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -105,9 +106,8 @@ def both_ways(fn, x):
 def test_writes_are_those_of_the_running_thread():
     for fn in (write_of_class, delete):
         both_ways(fn, torch.ones(2))
-        thread = threading.Thread(target=both_ways, args=(fn, torch.ones(2)))
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as threads:  # whose result raises what failed there
+            threads.submit(both_ways, fn, torch.ones(2)).result()
 
 
 def test_an_attribute_of_the_class_is_none_of_the_threads():
