@@ -237,6 +237,10 @@ SEVERAL_PROCESSES = (
 
 
 DIFFERENCES = (
+    ("an operator of the program's own (`torch.library`) that raises when the graph runs",
+     "what it raises leaves the function, but writes to attributes, lists and the like that stand before it are not done; "
+     "writes to tensors are. Under an exception handler the operator breaks the graph, and all is as in eager; with "
+     "`fullgraph=True` it does not, and no handler sees what it raises"),
     ("`inspect.isfunction(torch.compile(fn))`",
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
