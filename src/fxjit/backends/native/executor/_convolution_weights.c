@@ -506,14 +506,15 @@ add_tiles(const task_t *task, const part_t *part, int64_t group, int64_t groups)
 
 /* -- calls ---------------------------------------------------------------------------------------------------------*/
 
-/* Writes the sums of some groups, which lie [panel][`kept` or more][group][ROWS][32]. */
+/* Writes the sums of some groups, which lie [panel][taps, or what is turned into them][group][ROWS][32]. */
 static void
-write_groups(const task_t *task, const part_t *part, int64_t group, int64_t groups, int64_t kept, int64_t apart)
+write_groups(const task_t *task, const part_t *part, int64_t group, int64_t groups, int turned, int64_t apart)
 {
+    int64_t kept = turned ? TURNED : task->taps;
     for (int64_t panel = part->panel; panel < part->panels; panel++) {
         for (int64_t i = group; i < groups; i++) {
             float *sums = part->sums + (panel - part->panel) * kept * apart + (i - group) * ROWS * COLUMNS;
-            if (kept == TURNED) {
+            if (turned) {
                 turn_sums(sums, apart);
             }
             for (int64_t side = 0; side < COLUMNS && panel * COLUMNS + side < task->convolution->sizes.results; side += LANES) {
@@ -536,7 +537,7 @@ take_part(const task_t *task, int64_t at, int turned, float *room)
     if (!turned) {
         memset(part.sums, 0, (size_t)task->of_sums * sizeof(float));
         add_blocks(task, &part);
-        write_groups(task, &part, part.group, part.groups, task->taps, task->most_groups * ROWS * COLUMNS);
+        write_groups(task, &part, part.group, part.groups, 0, task->most_groups * ROWS * COLUMNS);
         return;
     }
     int64_t chunk = chunk_of(part.groups - part.group);
@@ -544,7 +545,7 @@ take_part(const task_t *task, int64_t at, int turned, float *room)
         int64_t groups = least(group + chunk, part.groups);
         memset(part.sums, 0, (size_t)task->of_sums * sizeof(float));
         add_tiles(task, &part, group, groups);
-        write_groups(task, &part, group, groups, TURNED, (groups - group) * ROWS * COLUMNS);
+        write_groups(task, &part, group, groups, 1, (groups - group) * ROWS * COLUMNS);
     }
 }
 
