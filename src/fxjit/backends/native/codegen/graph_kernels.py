@@ -1,4 +1,4 @@
-"""The kernels of one graph: each group of the schedule as launches, with equal kernels written once.
+"""The kernels of one graph: each group of the schedule as launches, with kernels that are equal but for sizes written once.
 
 Kernels for the CPU become one C++ translation unit (`source`); those for a GPU are compiled one by one (runtime/gpu.py).
 """
@@ -18,9 +18,11 @@ from ..schedule.fuse import Group, Step, readers_of, writes_by_kernels
 from ..schedule.gpu import kernel_schedules
 from ..schedule.product_tiles import TiledProduct
 from ..target import by_triton
+from .kernel import Kernel
 from .launch import Launch
 from .product import SUPPORT, ProductRenderer
 from .scatter import render
+from .shared_sizes import share_sizes
 from .triton import TritonKernel
 from .triton_product import render as render_product
 
@@ -56,6 +58,11 @@ class GraphKernels:
             once = (name for name in step.writes() & escaping if writers[name] == 1)
             fresh = frozenset(name for name in once if low.buffers[name].kind == "temp")
             planned.append(self.cpp_launch(step, in_registers, hints, fresh))
+        launches = [each for each in planned if isinstance(each, Launch) and isinstance(each.kernel, Kernel)]
+        share_sizes([each for each in launches if not isinstance(each.group, TiledProduct)])
+        for launch in launches:
+            assert isinstance(launch.kernel, Kernel)
+            launch.entry = self.cpp.setdefault(launch.kernel.body, f"k{len(self.cpp)}")
         return planned
 
     def cpp_launch(self, group: Group, in_registers: frozenset[str], hints: Hints, fresh: frozenset[str]) -> Launch:
@@ -67,9 +74,8 @@ class GraphKernels:
             counters["native"]["products in kernels"] += 1
         else:
             kernel = render(group, in_registers, hints, config.num_threads, fresh)
-        entry = self.cpp.setdefault(kernel.body, f"k{len(self.cpp)}")
         counters["native"]["kernels"] += 1
-        return Launch(group, kernel, entry, written)
+        return Launch(group, kernel, "", written)
 
     def triton_launches(self, group: Group, in_registers: frozenset[str], hints: Hints) -> list[Launch]:
         """The launches of the group. Kernels equal but for argument names are shared."""
