@@ -259,6 +259,9 @@ DIFFERENCES = (
      "a lock is taken before the graph runs, without waiting, and held until the program lets go of it for the last time; "
      "guards are checked once more under it. Where it is not free, and where operators or calls that are put off might want "
      "it too, the call runs eagerly or the graph breaks (torch.compile breaks it at each lock)"),
+    ("Python's `min` and `max` of tensors that require a gradient",
+     "break the graph: the one that is not found has no part in eager's gradient. With `fullgraph=True` the graph chooses, and "
+     "gives that one a gradient of zeros (torch.compile does so always, and shares it where both are equal)"),
     ("a function with effects, given to a transform of `torch.func`", "breaks the graph (torch.compile traces it)"),
     ("`checkpoint(..., preserve_rng_state=False)` of a function that draws random numbers (dropout)",
      "gradients are those of the numbers that forward drew; eager's recomputation draws others, and its gradients are of those "

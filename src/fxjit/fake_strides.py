@@ -38,7 +38,7 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         if not _makes_its_results(func):
             return result
         operands = [each for each in pytree.tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
-        if not any(map(_has_noncanonical_stride, operands)):
+        if not any(map(has_noncanonical_stride, operands)):
             return result
         results = [result] if isinstance(result, torch.Tensor) else result
         if not isinstance(results, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in results):
@@ -143,7 +143,7 @@ def _run_aten(func: OpOverload, args: Sequence[object],
     return [(tuple(each.shape), each.stride()) for each in results]
 
 
-def _has_noncanonical_stride(tensor: torch.Tensor) -> bool:
+def has_noncanonical_stride(tensor: torch.Tensor) -> bool:
     """Whether a dimension of size 1 has another stride than in a new tensor."""
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return False

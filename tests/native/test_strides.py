@@ -99,3 +99,24 @@ def test_a_loss_that_does_not_fit_its_target_is_refused(sizes, reduction):
     fxjit.reset()
     x, y = (torch.randn(size) for size in sizes)
     assert facts(fxjit.compile(loss), x, y) == facts(loss, x, y)
+
+
+ANEW = {
+    "nan_to_num": torch.nan_to_num, "logsigmoid": F.logsigmoid, "selu": F.selu,
+    "huber_loss": lambda x: F.huber_loss(x, x * 2, reduction="none"),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * 2, reduction="none"),
+    "BCE with logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none"),
+    "their mean": lambda x: F.huber_loss(x, x * 2) + F.mse_loss(x, x * 2),
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_strides_where_a_size_is_1(name):
+    """Those of such a dimension, too, are eager's, whatever the operator is made of."""
+    fn = ANEW[name]
+    for shape, strides in (((1, 4), (7, 1)), ((4, 1), (1, 4)), ((3, 1, 2), (1, 3, 3)), ((2, 1, 3), (3, 1, 1))):
+        x = torch.randn(64).as_strided(shape, strides)
+        fxjit.reset()
+        actual, expected = fxjit.compile(fn, fullgraph=True)(x), fn(x)
+        assert actual.stride() == expected.stride(), (shape, strides)
+        torch.testing.assert_close(actual, expected)

@@ -74,3 +74,18 @@ def test_templates() -> None:
         return seen, formatter.format("{0} {k.real:>5} {1[0]!r}", 1, "a", k=2), list(formatter.parse("a{b!r:c}d")), x
 
     assert_same_as_eager(run, X)
+
+
+class Text(str):
+    """As `torch.__version__` is one."""
+
+
+def test_texts_of_a_subclass_are_looked_through() -> None:
+    text = Text("a1 b22")
+
+    def run(x: torch.Tensor) -> Any:
+        found = re.search("b(\\d+)", text), NUMBERS.match(text), re.fullmatch("a", text)
+        parts = NUMBERS.findall(text), re.split(" ", text), re.sub("a", "c", text), NUMBERS.sub(lambda match: "-", text)
+        return [each and each[0] for each in found], parts, [each.span() for each in NUMBERS.finditer(text)], x + 1
+
+    assert_same_as_eager(run, X)

@@ -134,3 +134,22 @@ def test_what_is_not_one_number_is_as_in_eager() -> None:
     assert_same_as_eager(lambda a, b: max(a, b), make=lambda: (torch.tensor(1.0), torch.tensor([2.0])), fullgraph=False)
     assert_same_as_eager(lambda a, b: max(a, b), make=lambda: (torch.tensor(1), torch.tensor(2.0)), fullgraph=False)
     assert_same_as_eager(lambda a, b: max(a, b), make=lambda: (torch.ones(2), torch.zeros(2)), fullgraph=False)
+
+
+def chosen(x: torch.Tensor) -> torch.Tensor:
+    return min(x.sum(), x.mean()) * 2 + max(x[0], x[1], x[2]).exp()
+
+
+def test_gradients_through_what_was_chosen() -> None:
+    """Where no break is allowed the graph chooses; else it breaks."""
+    import fxjit
+
+    gradients = []
+    for run in (chosen, fxjit.compile(chosen, backend="eager", fullgraph=True), fxjit.compile(chosen, backend="eager"),
+                fxjit.compile(chosen, fullgraph=True)):
+        x = torch.tensor([1.0, 3.0, 2.0], requires_grad=True)
+        result = run(x)
+        result.backward()
+        gradients.append((result.detach(), x.grad))
+    for each in gradients[1:]:
+        torch.testing.assert_close(each, gradients[0], rtol=1e-6, atol=1e-6)

@@ -173,3 +173,25 @@ def test_settings_that_are_in_force():
             return x * 2
 
     assert_same_as_eager(program, X)
+
+
+def test_how_much_errors_say_breaks_no_graph():
+    def program(x):
+        with torch._dynamo.patch_dynamo_config(verbose=True):
+            return x * 2
+
+    assert_same_as_eager(program, X)
+
+
+def test_prints_for_who_compiles(capsys):
+    """Once, while compiling: the program's own calls print nothing."""
+    def program(x):
+        y = x + 1
+        comptime.print(y)
+        return y * 2
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), (X + 1) * 2)
+    assert "Tensor" in capsys.readouterr().out
+    compiled(X)
+    assert not capsys.readouterr().out

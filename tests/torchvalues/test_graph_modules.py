@@ -152,3 +152,11 @@ def test_managers_of_torchs_compiler_are_entered_in_captured_functions():
     if not hasattr(torch._dynamo.decorators, "override_cudagraphs"):
         pytest.skip("this torch does not have it")
     torch.testing.assert_close(fxjit.compile(program, fullgraph=True, backend="eager")(X), X.sin() + 1)
+
+
+def test_modules_that_an_exported_program_is_taken_apart_into():
+    """Its inputs are looked at eagerly, as torch says itself; its modules are captured."""
+    parts = torch.export.unflatten(export(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)), (X,)))
+    counter = CompileCounter()
+    torch.testing.assert_close(fxjit.compile(parts, backend=counter)(X), parts(X))
+    assert counter.frame_count == 1 and counter.op_count == 2

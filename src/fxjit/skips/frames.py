@@ -23,7 +23,7 @@ from typing import Any
 from fxjit import config
 
 from . import marks
-from .modules import PASSED_BY, TORCH_ENTERED, TORCH_RECURSIVE
+from .modules import PASSED_BY, TORCH_ENTERED, TORCH_OF_PROGRAMS, TORCH_RECURSIVE
 
 MAX_CODE_BYTES = 400_000
 
@@ -96,6 +96,8 @@ def _file_verdict(filename: str) -> FrameVerdict:
     torch_folder = _torch_folder()
     if torch_folder and path.startswith(torch_folder):
         inner = path[len(torch_folder) :]
+        if inner.startswith(TORCH_OF_PROGRAMS):
+            return TOUCH
         return _passed("torch", recursive=inner.startswith(TORCH_RECURSIVE))
     if path.startswith(_OWN_FOLDER):
         # The demo's models stand for a user's.

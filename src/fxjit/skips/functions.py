@@ -115,6 +115,7 @@ STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch._dynamo.decorators.disable_nested_graph_breaks torch._dynamo.decorators.dont_skip_tracing",
         ),
     ),
+    ("comptime-print", "", ("torch._dynamo.comptime.comptime.print",)),
     ("user-debugger", "", ("pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
 )
 

@@ -55,6 +55,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.compiler": ("SKIP", "call-compile-api"),
     "torch.export": ("SKIP", "call-compile-api"),
     "torch.export._tree_utils": ("TRACE", ""),
+    "torch.export.unflatten": ("TRACE", ""),
     "torch.export._unlift": ("TRACE", ""),  # what an exported program's module does around its graph
     "torch._export.utils": ("TRACE", ""),
     "torch._export.non_strict_utils": ("TRACE", ""),
@@ -182,6 +183,9 @@ TORCH_RECURSIVE = (
     "_export/",
     "export/",
 )
+
+# Files of torch whose modules a program compiles as its own: what stands behind a break in them is compiled, too.
+TORCH_OF_PROGRAMS = ("export/unflatten.py",)
 
 # Methods in torch.nn and torch.optim whose frames are compiled all the same where what calls them runs as it stands, as a loop
 # with a graph break does: each runs several layers, or some operators for every parameter. A single layer's operators would

@@ -17,6 +17,7 @@ from torch._C import DispatchKey
 
 from fxjit import config
 from fxjit.backends.aot.torch_patches import replaced_kernels
+from fxjit.fake_strides import has_noncanonical_stride
 
 NAMES = (
     "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu",
@@ -215,6 +216,21 @@ def unless_of_nothing(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return decompose
 
 
+def whole_where_strides_tell(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a dimension of size 1 has a stride of its own, only the operator's own kernel says how its result lies; a sum lies
+    in no way."""
+    names = [each.name for each in operator._schema.arguments]
+    reduction = names.index("reduction") if "reduction" in names else None
+
+    def decompose(*args: Any, **how: Any) -> Any:
+        reduced = reduction is not None and (args[reduction] if reduction < len(args) else how.get("reduction", MEAN))
+        if not reduced and any(isinstance(each, torch.Tensor) and has_noncanonical_stride(each) for each in args):
+            return NotImplemented
+        return decomposition(*args, **how)
+
+    return decompose
+
+
 def of_one_type(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """ATen refuses operands of several types, which the decomposition would bring together."""
 
@@ -330,6 +346,8 @@ def table() -> dict[Any, Callable[..., Any]]:
             found[operator] = of_one_type(decomposition)
         if operator in (torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default):
             found[operator] = unless_of_nothing(decomposition)
+        if torch.Tag.pointwise in operator.tags or "loss" in operator.name() or "sigmoid" in operator.name():
+            found[operator] = whole_where_strides_tell(operator, found[operator])
     for name in NORMALIZATIONS:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload)

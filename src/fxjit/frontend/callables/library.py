@@ -502,8 +502,7 @@ def _get_type_hints(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     return protocol.fold(t, lambda: typing.get_type_hints(known, *rest, **named))
 
 
-pure([typing.get_origin, typing.get_args, re.compile, re.match, re.fullmatch,
-      re.search, re.split, re.findall, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
+pure([typing.get_origin, typing.get_args, re.compile, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])
 

@@ -119,6 +119,7 @@ for _fn, _answer in (
     (optional("torch._jit_internal.is_scripting"), False), (optional("torch.jit._trace.is_tracing"), False),
     (torch._C._get_tracing_state, None), (optional("torch._C._is_tracing"), False),
     (torch._C._len_torch_dispatch_stack, 0), (optional("torch.fx._symbolic_trace.is_fx_tracing"), False),
+    (optional("torch.fx._symbolic_trace.is_fx_symbolic_tracing"), False),
 ):
     handles(_fn)(_known_handler(_answer))
 

@@ -1,4 +1,4 @@
-"""Functions of re that call the user's functions, in plain Python."""
+"""Functions of re, which look at the part of a text that is str's. Those that call the user's functions are in plain Python."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import fold_call, handles
+from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.iteration import CallableIteratorValue
 from fxjit.frontend.values.sequence import TupleValue
 
@@ -45,13 +46,29 @@ def _module_subn(pattern: Any, repl: Any, string: Any, count: int = 0, flags: in
     return replaced(re.compile(pattern, flags), repl, string, count)
 
 
+def _made_while_tracing(t: Tracer, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return fold_call(t, fn, [builtin_part(arg.realize()) for arg in args],
+                     {name: builtin_part(arg.realize()) for name, arg in kwargs.items()})
+
+
+def _looks(fn: Any) -> None:
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return _made_while_tracing(t, fn, args, kwargs)
+
+
+for _name in ("match", "fullmatch", "search", "split", "findall"):
+    _looks(getattr(re, _name))
+    _looks(getattr(re.Pattern, _name))
+
+
 def _replaces(fn: Any, body: Callable[..., Any]) -> None:
     """A call with a template is made while tracing; one with a function is traced."""
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         repl = args[1].realize() if len(args) > 1 else kwargs.get("repl")
         if repl is None or issubclass(repl.pytype(), (str, bytes)):
-            return fold_call(t, fn, args, kwargs)
+            return _made_while_tracing(t, fn, args, kwargs)
         return t.inline(t.make(body), args, kwargs)
 
 
@@ -62,7 +79,7 @@ for _fn, _body in ((re.Pattern.sub, _sub), (re.Pattern.subn, replaced), (re.sub,
 def _finds(fn: Any) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        found = fold_call(t, lambda *known, **named: tuple(fn(*known, **named)), args, kwargs)
+        found = _made_while_tracing(t, lambda *known, **named: tuple(fn(*known, **named)), args, kwargs)
         return CallableIteratorValue(TupleValue(protocol.unpack(t, found)))
 
 

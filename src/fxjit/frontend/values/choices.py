@@ -158,8 +158,9 @@ def stays_in_graph(t: Tracer, items: list[Value]) -> bool:
 
 
 def may_choose(t: Tracer, items: list[Value], of_any_size: bool = False) -> bool:
-    """Whether the graph may choose one of these: tensors of one kind, with one element each, of which autograd knows nothing
-    (the one that is not found has no part in a gradient)."""
+    """Whether the graph may choose one of these: tensors of one kind, with one element each, of which autograd knows nothing.
+    The one that is not found has no part in eager's gradient, and a gradient of zeros in the graph's, which only a program
+    without breaks is given."""
     if overrides.entered_transforms(t) or overrides.innermost(t) is not None:
         return False
     kinds = set()
@@ -167,7 +168,9 @@ def may_choose(t: Tracer, items: list[Value], of_any_size: bool = False) -> bool
         if not isinstance(item, TensorValue) or item.cls is not torch.Tensor or item.new_data is not None:
             return False
         fake = item.fake
-        if fake.requires_grad or fake.is_inference() or fake.layout is not torch.strided or fake.is_complex():
+        if fake.requires_grad and not t.break_points.whole:
+            return False
+        if fake.is_inference() or fake.layout is not torch.strided or fake.is_complex():
             return False
         kinds.add((tuple(fake.shape), fake.dtype, fake.device))
     return len(kinds) == 1 and (of_any_size or all(size == 1 for shape, _, _ in kinds for size in shape))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from fxjit import _C, config
 from fxjit.frontend.tracer import Tracer
@@ -130,12 +130,16 @@ def other_compilers_manager(t: Tracer, args: Sequence[Value], kwargs: Mapping[st
     return OtherCompilersManagerValue()
 
 
+#: Settings that change nothing of what a compiled program does.
+_OF_COMPILING_ALONE: Final = frozenset({"nested_graph_breaks", "verbose"})
+
+
 def _leave_own_settings(t: Tracer, changes: Mapping[str, object]) -> None:
-    """Breaks where they change a setting of fxjit, but for one that says where to break at most."""
+    """Breaks where they change a setting of fxjit, but for those that say where to break, or what errors say."""
     in_force = {"capture_scalar_outputs": t.break_points.captures_scalars,
                 "capture_dynamic_output_shape_ops": t.break_points.captures_shapes}
     for name, wanted in changes.items():
-        if name in config.SETTINGS and name != "nested_graph_breaks" and wanted != in_force.get(name, getattr(config, name)):
+        if name in config.SETTINGS and name not in _OF_COMPILING_ALONE and wanted != in_force.get(name, getattr(config, name)):
             t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
 
 
