@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import os
+import sys
+import tempfile
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -65,3 +69,21 @@ def rounds_bound_of_softshrink(dtype: torch.dtype) -> bool:
     with torch.inference_mode():
         x = torch.tensor(0.30078125, dtype=dtype)
         return bool(torch.nn.functional.softshrink(x, 0.3) == x - torch.tensor(0.3, dtype=dtype))
+
+
+def import_of_shapes() -> None:
+    """Imports what torch imports with the first shape environment. Modules of it ask for the working directory: where that has
+    been removed, which is an error in Python, they are told another, and their settings are made of that."""
+    name = "torch.fx.experimental.validator"
+    if name in sys.modules:
+        return
+    asked = os.getcwd
+    try:
+        asked()
+    except OSError:
+        folder = tempfile.gettempdir()  # which may ask for the working directory itself
+        os.getcwd = lambda: folder
+        try:
+            importlib.import_module(name)
+        finally:
+            os.getcwd = asked

@@ -8,6 +8,7 @@ import logging
 
 import pytest
 import torch
+from tests import differential
 from tests.differential import assert_same, outcome_with_tracebacks
 
 import fxjit
@@ -456,3 +457,61 @@ def test_the_traceback_has_the_locals_of_every_frame(program, backend):
             assert mine.keys() == eager.keys()
             for name, value in eager.items():
                 assert_same(mine[name], value, name, rtol=1e-6)
+
+
+def of_each(x, index):
+    return torch.func.vmap(lambda row: row.gather(0, index))(x[None])
+
+
+def of_each_written(x, index):
+    return torch.func.vmap(lambda row: row.mul_(2).gather(0, index))(x[None])
+
+
+def of_each_with_noise(x, index):
+    return torch.func.vmap(lambda row: (row + torch.rand(3)).gather(0, index), randomness="same")(x[None])
+
+
+def of_gradients(x, index):
+    return torch.func.vmap(torch.func.grad(lambda row: row.gather(0, index).sum()))(x[None])
+
+
+def of_a_branch(x, index):
+    return torch.cond(x.sum() > 0, lambda: x.gather(0, index) + 0, lambda: x[:1] * 2, ())
+
+
+INNER = [of_each, of_each_written, of_each_with_noise, of_gradients, of_a_branch]
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_an_operator_in_a_graph_inside_of_the_graph_fails_as_one_of_its_own_does(inner, backend):
+    def caught(x, index, log):
+        log.append("before")
+        x.add_(1)
+        try:
+            y = inner(x, index)
+        except (IndexError, RuntimeError):
+            log.append("caught")
+            y = x
+        return y + 1
+
+    def raised(x, index, log):
+        log.append("before")
+        x.add_(1)
+        y = inner(x, index)
+        log.append("behind")
+        return y + 1
+
+    for program in (caught, raised):
+        compiled = fxjit.compile(program, backend=backend)
+        for place in (1, 7, 1):
+            seen = []
+            for fn in (program, compiled):
+                torch.manual_seed(0)
+                x = torch.arange(3.0)
+                log = []
+                seen.append((differential.outcome(fn, (x, torch.tensor([place]), log)), log, x))
+            assert_same(seen[0], seen[1])
+        counters.clear()
+        compiled(torch.arange(3.0), torch.tensor([1]), [])
+        assert not counters["graph_break"]

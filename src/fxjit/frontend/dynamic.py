@@ -174,6 +174,7 @@ class ShapePolicy:
         self.history = history
         self.shape_env: Any = None  # where the feature is off
         if torch_private.is_on("sizes that vary", thoroughly=True):
+            torch_compat.import_of_shapes()
             self.shape_env = _Environment(allow_scalar_outputs=break_points.captures_scalars,
                                           allow_dynamic_output_shape_ops=break_points.captures_shapes)
         else:  # each size, and each number, is compiled by itself

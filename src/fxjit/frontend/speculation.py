@@ -15,6 +15,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import (
     all_nodes,
+    inner_graphs,
     is_atens,
     is_known,
     reaches_beyond,
@@ -74,13 +75,13 @@ class Speculation:
     def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
         return not self.is_any_written(graph) and not any(
-            node.op in ("call_module", "get_attr") or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
+            _holds_state(node) or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
             for node in graph.nodes if node.op != "placeholder"
         )
 
     def is_torchs_own(self, graph: torch.fx.Graph) -> bool:
         """Whether the graph calls operators of torch's only, none of which runs code of the program's."""
-        return all(node.op not in ("call_module", "get_attr") and _is_repeatable(node) for node in graph.nodes)
+        return all(not _holds_state(node) and _is_repeatable(node) for node in graph.nodes)
 
     def finish(self, graph: torch.fx.Graph) -> tuple[bool, SpeculationCheck | None]:
         """Whether the speculation holds as it is, and the checks that the graph has to output; None where nothing was
@@ -94,7 +95,7 @@ class Speculation:
 
     def undoable(self, graph: torch.fx.Graph) -> UndoPlan | None:
         """What undoes what the graph did before it failed; None where nothing does: autograd's part of a write stays."""
-        if any(node.op in ("call_module", "get_attr") for node in graph.nodes):
+        if any(map(_holds_state, graph.nodes)):
             return None
         if any(fake.requires_grad and fake._version != before for _, fake, before in self._inputs if before is not None):
             return None
@@ -103,7 +104,7 @@ class Speculation:
     def restart(self, graph: torch.fx.Graph) -> RestartPlan | None:
         """What running again takes, if the inputs are as they were; None where more than they may have changed."""
         nodes = [node for node in graph.nodes if node.op != "placeholder"]
-        if any(node.op in ("call_module", "get_attr") or not _is_repeatable(node) for node in nodes):
+        if any(_holds_state(node) or not _is_repeatable(node) for node in nodes):
             return None
         return RestartPlan(any(map(uses_rng, nodes)), any(map(_is_integer, graph.nodes)))
 
@@ -143,8 +144,15 @@ def _is_integer(node: torch.fx.Node) -> bool:
     return not (fake.is_floating_point() or fake.is_complex())
 
 
+def _holds_state(node: torch.fx.Node) -> bool:
+    """Whether it stands for a module or tensor that the graph has beside its inputs; graphs inside of it are none."""
+    return node.op == "call_module" or (node.op == "get_attr" and next(inner_graphs(node), None) is None)
+
+
 def _is_repeatable(node: torch.fx.Node) -> bool:
     """Whether what the node does is done again with the same outcome, once its inputs and the generators are as before."""
+    if any(_holds_state(each) or not _is_repeatable(each) for inner in inner_graphs(node) for each in inner.graph.nodes):
+        return False
     target = node.target
     if node.op != "call_function":
         return True

@@ -41,15 +41,7 @@ from fxjit.guards.source import ConstSource, ItemSource
 
 @function(len)
 def len_(t: Tracer, obj: Value) -> Value:
-    result = protocol.length(t, obj)
-    if result.is_constant():
-        known = result.as_constant()
-        if not hasattr(type(known), "__index__"):
-            t.raise_(TypeError, f"'{type(known).__name__}' object cannot be interpreted as an integer")
-        if known < 0:
-            t.raise_(ValueError, "__len__() should return >= 0")
-        return t.make(int(known))
-    return result
+    return protocol.length(t, obj)
 
 
 @function(callable)

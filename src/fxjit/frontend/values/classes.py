@@ -287,7 +287,8 @@ class ClassValue(GuardedOperators):
         if isinstance(self.cls, enum.EnumMeta):
             self._guard_members(t)
             return t.make(len(self.cls))
-        return self._special_or_default(t, "__len__") or super().sq_length(t)
+        told = self._special_or_default(t, "__len__")
+        return super().sq_length(t) if told is None else protocol.checked_length(t, told)
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         if isinstance(self.cls, enum.EnumMeta) and item.is_constant():
@@ -316,12 +317,29 @@ class ClassValue(GuardedOperators):
         return super().mp_subscript(t, key)
 
     def nb_bool(self, t: Tracer) -> Value:
-        self.guard_operators(t, "__bool__", "__len__")
+        told = self._special_or_default(t, "__bool__")
+        if told is not None:
+            return t.make(protocol.checked_truth(t, told))
+        told = self._special_or_default(t, "__len__")
+        if told is not None:
+            return t.make(protocol.truth(t, protocol.checked_length(t, told)))
         return protocol.fold(t, bool, self.cls)
 
     def guard_operators(self, t: Tracer, *names: str) -> None:
         for name in names:
-            self._of_metaclass(t, name)
+            raw, owner = self._of_metaclass(t, name)
+            if isinstance(raw, types.FunctionType) and owner is not None and not descriptors.is_trusted(owner.__module__):
+                t.break_("value-slot", slot=name, type=owner.__name__)
+
+    def tp_repr(self, t: Tracer) -> Value:
+        return self._special_or_default(t, "__repr__") or super().tp_repr(t)
+
+    def tp_str(self, t: Tracer) -> Value:
+        return self._special_or_default(t, "__str__") or self.tp_repr(t)
+
+    def tp_hash(self, t: Tracer) -> Value:
+        self.guard_operators(t, "__hash__")
+        return super().tp_hash(t)
 
 
 def constructed(t: Tracer, obj: Value, result: Value) -> Value:

@@ -399,7 +399,9 @@ class UserObjectValue(ObjectMethods):
         for name in ("__bool__", "__len__"):
             method = self._user_special(t, name)
             if method is not None:
-                return t.make(protocol.truth(t, t.call(method, [], None)))
+                told = t.call(method, [], None)
+                return t.make(protocol.checked_truth(t, told) if name == "__bool__"
+                              else protocol.truth(t, protocol.checked_length(t, told)))
             found = self._of_c_slot(t, name, bool)
             if found is not None:
                 return found
@@ -449,7 +451,7 @@ class UserObjectValue(ObjectMethods):
     def sq_length(self, t: Tracer) -> Value:
         method = self._user_special(t, "__len__")
         if method is not None:
-            return t.call(method, [], None)
+            return protocol.checked_length(t, t.call(method, [], None))
         found = self._of_c_slot(t, "__len__", len)
         return found or (super().sq_length(t) if self.base is None else self.base.sq_length(t))
 

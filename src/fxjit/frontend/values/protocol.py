@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -65,8 +66,16 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
     return t.make(result)
 
 
+def guard_operators(t: Tracer, constants: Sequence[Value], *names: str) -> None:
+    """Python's own operators are applied to the constants, under these names."""
+    for each in constants:
+        if isinstance(each, GuardedOperators):
+            each.guard_operators(t, *names)
+
+
 def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b`."""
+    guard_operators(t, (a, b), f"__{BINARY_METHODS[op]}__", f"__r{BINARY_METHODS[op]}__")
     if a.is_constant() and b.is_constant():
         return _fold_binary(t, op, BINARY[op], a.as_constant(), b.as_constant())
     either = _applied(t, BINARY[op], a, b)
@@ -147,6 +156,7 @@ def inplace(t: Tracer, op: str, a: Value, b: Value) -> Value:
             assert isinstance(result, Value)
             return result
     else:
+        guard_operators(t, (a,), f"__i{BINARY_METHODS[op]}__")
         return binary(t, op, a, b)
     result = _binary_slots(t, op, a, b)
     if result is NOT_IMPLEMENTED:
@@ -158,6 +168,7 @@ def inplace(t: Tracer, op: str, a: Value, b: Value) -> Value:
 def unary(t: Tracer, op: str, a: Value) -> Value:
     """`-a`, `+a`, `~a`, `abs(a)`, `int(a)`, ...: `op` as in Value.nb_unary."""
     if a.is_constant():
+        guard_operators(t, (a,), f"__{op}__")
         return fold(t, UNARY[op], a.as_constant())
     result = a.nb_unary(t, op)
     if result is NOT_IMPLEMENTED:
@@ -184,10 +195,8 @@ def not_(t: Tracer, a: Value) -> Value:
 
 def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b` for the six rich comparisons."""
+    guard_operators(t, (a, b), COMPARE_METHODS[op], COMPARE_METHODS["==" if op == "!=" else SWAPPED[op]])
     if a.is_constant() and b.is_constant():
-        for value in (a, b):
-            if isinstance(value, GuardedOperators):
-                value.guard_operators(t, COMPARE_METHODS[op])
         if issubclass(a.pytype(), CONTAINERS) and issubclass(b.pytype(), CONTAINERS):
             guard_equal_items(t, (a, b))
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
@@ -304,13 +313,11 @@ def equal(t: Tracer, a: Value, b: Value) -> bool:
 def truth(t: Tracer, v: Value) -> bool:
     """`bool(v)`; breaks where that is known only at run time."""
     for _ in range(3):
-        if v.is_constant():
+        if v.is_constant() and not isinstance(v, GuardedOperators):
             break
         v = v.nb_bool(t)
     if not v.is_constant():
         t.break_("data-branch", value=v.describe())
-    if isinstance(v, GuardedOperators):
-        v.guard_operators(t, "__bool__", "__len__")
     return bool(v.as_constant())
 
 
@@ -453,10 +460,34 @@ def length(t: Tracer, v: Value) -> Value:
     return v.realize().sq_length(t)
 
 
+def checked_length(t: Tracer, told: Value) -> Value:
+    """What a program's own `__len__` gave, as a length."""
+    told = unary(t, "index", told.realize())
+    if truth(t, compare(t, "<", told, t.make(0))):
+        t.raise_(ValueError, "__len__() should return >= 0")
+    if told.is_constant() and told.as_constant() > sys.maxsize:
+        t.raise_(OverflowError, f"cannot fit '{told.pytype().__name__}' into an index-sized integer")
+    return told
+
+
+def checked_truth(t: Tracer, told: Value) -> bool:
+    """What a program's own `__bool__` gave, as a truth value."""
+    told = told.realize()
+    if told.pytype() is not bool:
+        t.raise_(TypeError, f"__bool__ should return bool, returned {told.pytype().__name__}")
+    return truth(t, told)
+
+
 def contains(t: Tracer, container: Value, item: Value) -> bool:
     """`item in container`."""
     container = container.realize()
     if container.is_constant() and item.is_constant():
+        if isinstance(container, GuardedOperators):
+            own = container.sq_contains(t, item)
+            if isinstance(own, Value):
+                return truth(t, own)
+            container.guard_operators(t, "__iter__")
+        guard_operators(t, (item,), "__eq__")
         if issubclass(container.pytype(), CONTAINERS):
             guard_equal_items(t, (container, item))
         return bool(fold(t, operator.contains, container.as_constant(), item.as_constant()).as_constant())
@@ -522,7 +553,7 @@ def format_(t: Tracer, v: Value, spec: str) -> Value:
     deferred = deferred_text(t, "format", v, spec)
     if deferred is not None:
         return deferred
-    if v.is_constant():
+    if v.is_constant() and not isinstance(v, GuardedOperators):
         return fold(t, format, v.as_constant(), spec)
     method = lookup_special(t, v, "__format__")
     found = type_lookup(v.pytype(), "__format__")

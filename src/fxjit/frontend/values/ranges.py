@@ -152,6 +152,7 @@ def as_index(t: Tracer, value: Value, message: str = "'{}' object cannot be inte
             if specialize is None:
                 t.break_("data-symbol", value=value.describe(), why="a Python container is indexed with it")
             return int(specialize(t).as_constant())
+    protocol.guard_operators(t, (value,), "__index__")
     try:
         return operator.index(value.as_constant())
     except TypeError:

@@ -336,7 +336,10 @@ class TensorValue(GraphTensor, SuperLookup):
     # -- containers ----------------------------------------------------------------------------------------------
 
     def sq_length(self, t: Tracer) -> Value:
-        told = self._own(t, "__len__") or overrides.dispatch(t, len, [self])
+        own = self._own(t, "__len__")
+        if own is not None:
+            return protocol.checked_length(t, own)
+        told = overrides.dispatch(t, len, [self])
         if told is not None:
             return told
         if self.fake.dim() == 0:

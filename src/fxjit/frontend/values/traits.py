@@ -38,7 +38,8 @@ class GuardedOperators(Value):
     """A constant whose operators a program may replace: a class, by its metaclass."""
 
     def guard_operators(self, t: Tracer, *names: str) -> None:
-        """Python's own operators are applied to the constant: what its class has under these names matters."""
+        """Python's own operators are applied to the constant: what its class has under these names matters, and breaks the
+        graph where it is the program's code, which may do and give anything."""
         raise AssertionError(f"{type(self).__name__} guards nothing")
 
 
