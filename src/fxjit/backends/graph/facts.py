@@ -185,7 +185,7 @@ def uses_storage_offsets(gm: torch.fx.GraphModule) -> bool:
     `fill_diagonal_`, which calls it. AOTAutograd's graphs have them as numbers that hold for these tensors alone, and copy
     parts of storages, which then begin elsewhere."""
     inputs = storages_of(gm.graph.find_nodes(op="placeholder"))
-    bases = [base for base in map(_strided_base, gm.graph.nodes) if base is not None]
+    bases = [_laid_out_like(base) for base in map(_strided_base, gm.graph.nodes) if base is not None]
     return any(_is_behind_start(base) or not storages_of([base]).isdisjoint(inputs) for base in bases)
 
 
@@ -197,6 +197,15 @@ def _strided_base(node: Node) -> Node | None:
     place = _STORAGE_OFFSETS.get(name)
     offset = None if place is None else node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
     return node.args[0] if offset is not None or name in STRIDED_INSIDE else None
+
+
+def _laid_out_like(node: Node) -> Node:
+    """The tensor that this one is a copy of with its place in the storage, as `slice_scatter` and its like make."""
+    name = name_of(node.target)
+    of_view = name.endswith("_scatter") and hasattr(torch.ops.aten, name.removesuffix("_scatter"))
+    if node.op.startswith("call") and of_view and node.args and isinstance(node.args[0], Node):
+        return _laid_out_like(node.args[0])
+    return node
 
 
 def _is_behind_start(node: Node) -> bool:
