@@ -17,6 +17,9 @@ from fxjit.backends.aot.runtime.call_plan import CallPlan
 BACKENDS = ("aot_eager", "native")
 
 
+pytestmark = pytest.mark.compiles
+
+
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     fxjit.reset()

@@ -461,6 +461,7 @@ def test_the_backend_of_that_name():
     assert call(x)["twice"].requires_grad
 
 
+@pytest.mark.compiles
 def test_reduce_overhead_without_a_gpu_says_why_and_runs():
     before = counters["cudagraphs"]["not recorded: its tensors are on cpu"]
     compiled = fxjit.compile(lambda x: x.exp() * 2 + 1, mode="reduce-overhead")

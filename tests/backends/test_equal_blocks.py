@@ -18,6 +18,8 @@ from fxjit.backends.aot import equal_blocks, torch_patches, trace
 from fxjit.backends.aot.backend import BackendConfig
 from fxjit.backends.graph import blocks
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.fixture(autouse=True)
 def anew(compiled_anew: None) -> Iterator[None]:

@@ -98,6 +98,7 @@ def test_the_setting_is_part_of_what_was_compiled() -> None:
     assert left() == 0 and type(out.grad_fn).__name__ == "CompiledGraphBackward"
 
 
+@pytest.mark.compiles
 def test_the_choice_is_kept_on_the_disk(tmp_path: Path) -> None:
     with config.patch(cache_dir=str(tmp_path), cache_graphs=True):
         for hits in (0, 1):

@@ -23,6 +23,8 @@ from fxjit.backends.aot import driver
 from fxjit.backends.store.artifacts import FACTS, KernelCache
 from fxjit.counters import counters
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:

@@ -108,6 +108,8 @@ def left_over(place: Path, scratch: Path) -> list[str]:
     found = [f"the process {each}" for each in running]
     for path in (place / "kernels").iterdir():
         entry = artifacts._OURS.fullmatch(path.name)
+        if path.name == artifacts._TRIMMED:
+            continue
         if entry is None:
             found.append(f"the file {path}")
         elif entry["suffix"] in (artifacts.LIBRARY, artifacts.FACTS) and cache.get(entry["key"], entry["suffix"]) is None:

@@ -8,6 +8,7 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -119,6 +120,7 @@ ODD_GRAPHS = [1, None, [], "text", {}, {"operators": 1}, {"operators": {}, "plan
               {"operators": {}, "plan": deeply(None, 900), "graphs": {}, "asked": [], "counted": []}]  # fmt: skip
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("odd", ODD_GRAPHS, ids=lambda odd: str(odd)[:40])
 def test_a_graph_whose_entry_says_something_odd_is_compiled_again(folder, odd, monkeypatch):
     monkeypatch.setattr(pipeline, "verifier", None)  # graphs from the disk go through no stages
@@ -211,6 +213,23 @@ def test_the_entries_used_longest_ago_leave_first(folder):
     kept.trim(4000)
     assert len(kept.names()) == 2
     kept.trim(0)
+    assert not kept.names()
+
+
+def test_a_folder_is_looked_through_once_an_hour_or_for_another_size(folder, monkeypatch):
+    kept, trims = cache.KernelCache(folder), []
+    monkeypatch.setattr(kept, "trim", trims.append)
+    for limit in (4000, 4000, 3000):
+        kept.trim_in_turn(limit)
+    assert trims == [4000, 3000]
+    stamp = folder / "trimmed"
+    for age in (2 * cache.TRIM_EVERY, -100.0):  # of a clock that was set back, too
+        os.utime(stamp, (time.time() - age,) * 2)
+        kept.trim_in_turn(3000)
+    stamp.write_text("damaged")
+    kept.trim_in_turn(3000)
+    kept.trim_in_turn(3000)
+    assert trims == [4000, 3000, 3000, 3000, 3000]
     assert not kept.names()
 
 

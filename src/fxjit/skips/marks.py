@@ -103,12 +103,23 @@ def mark_of(fn: Any) -> Mark | None:
 
 
 def described() -> tuple[str, ...]:
-    """The marks on functions of the program, as text: what a stored entry depends on beside code and guards."""
+    """The marks on functions, as text: what a stored entry depends on beside code and guards. What functions do that are traced
+    in the place of others (`substitutes`), it does not say."""
     marked = [(fn, mark.value) for fn, mark in _marks] + [(fn, "substitute") for fn, _ in _substitutes]
-    named = [(str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", type(fn))), how) for fn, how in marked]
-    codes = [(code.co_filename, code.co_qualname, "disabled") for ref, value in tuple(_codes.values())
+    named = [(str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", type(fn))), _first_line(fn), how)
+             for fn, how in marked]
+    codes = [(code.co_filename, code.co_qualname, code.co_firstlineno, "disabled") for ref, value in tuple(_codes.values())
              if isinstance(value, Disabled) and (code := ref()) is not None]
-    return tuple(sorted(repr(each) for each in (*named, *codes) if each[0].partition(".")[0] not in ("torch", "fxjit")))
+    return tuple(sorted(repr(each) for each in (*named, *codes)))
+
+
+def _first_line(fn: Any) -> int:
+    return fn.__code__.co_firstlineno if isinstance(fn, FunctionType) else 0
+
+
+def substitutes() -> Iterator[tuple[Any, FunctionType]]:
+    """The functions for which others are traced, each with that (`substitute_in_graph`)."""
+    return iter(_substitutes)
 
 
 def set_substitute(original: Any, traceable: Callable[..., Any]) -> None:

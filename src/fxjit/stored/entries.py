@@ -45,7 +45,17 @@ from fxjit.tensor_shim import ensure as ensure_tensor_shim
 
 from .codes import FrameCode, pack_code, read_code
 from .graphs import keys_of, pack_graph, read_captured, read_graph
-from .guards import SourceTable, codes_found, codes_named, homes_named, pack_guards, reaching, read_guards, read_sources
+from .guards import (
+    SourceTable,
+    codes_found,
+    codes_named,
+    homes_named,
+    marks_found,
+    pack_guards,
+    reaching,
+    read_guards,
+    read_sources,
+)
 from .key import entries_key
 from .objects import Changed, NotStorable, refer
 from .objects import find as find_reference
@@ -88,7 +98,8 @@ def keep(code: CodeType, options: Any, record: Compiled | Skipped) -> None:
         return
     known = cached_facts(stored.key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
-    put_facts(stored.key, {"entries": [stored.packed, *before][: config.recompile_limit]})
+    others = [each for each in before if each != stored.packed]  # it may have been found, and not have fitted
+    put_facts(stored.key, {"entries": [stored.packed, *others][: config.recompile_limit]})
     log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
 
 
@@ -233,7 +244,8 @@ def _has_any(sizes: Any) -> bool:
 
 
 #: Logs of what frames go through that are traced.
-_STAGES: Final = ("graph_breaks", "guards", "graph_code", "graph", "bytecode", "trace", "aot_graphs", "fusion", "output_code")
+_STAGES: Final = ("graph_breaks", "recompiles", "guards", "graph_code", "graph", "bytecode", "trace", "dynamic", "aot_graphs",
+                  "fusion", "output_code")
 
 
 def _is_observed() -> bool:
@@ -307,6 +319,9 @@ def _checked(frame: Frame, packed: dict[str, Any]) -> Iterator[tuple[GuardSet, _
         if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
             failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
             raise Changed("a guard does not hold" if failure is None else failure[1].describe())
+        asked = {marks_on_functions.Mark.ASSUME_CONSTANT} if packed["results"] else set()
+        if marks_found(packed["guards"], sources, scope) - {None, *asked}:
+            raise Changed("a function of it is marked")
         _check_promises(guards, scope)
         _check_results(packed["results"])
         yield guards, tree, codes_found(packed["guards"], sources, scope)

@@ -46,6 +46,7 @@ from fxjit.guards.relation import Relation
 from fxjit.guards.shape_program import evaluate_program
 from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
 from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.skips.marks import Mark, mark_of
 
 from .objects import Changed, NotStorable, code_digest, function_digest, leading, reached, refer
 from .values import pack, pack_plain, unpack
@@ -278,6 +279,11 @@ def codes_named(guards: GuardSet, table: SourceTable) -> dict[int, types.CodeTyp
 def codes_found(packed: Sequence[list[Any]], sources: Sequence[Source], scope: Scope) -> dict[int, types.CodeType]:
     """The same of guards as data, for a frame on which they hold."""
     return {places[0]: _fetched(sources[places[0]], scope).__code__ for kind, places, *_ in packed if kind == "CodeIs"}
+
+
+def marks_found(packed: Sequence[list[Any]], sources: Sequence[Source], scope: Scope) -> set[Mark | None]:
+    """The marks on these functions: the key has no marks of torch's."""
+    return {mark_of(_fetched(sources[places[0]], scope)) for kind, places, *_ in packed if kind == "CodeIs"}
 
 
 def _code(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:

@@ -271,7 +271,7 @@ def find(reference: list[Any]) -> Any:
         found = torch.ops
         for name in rest[0].split("."):
             found = getattr(found, name, None)
-        if found is not None and _definition(found) != rest[1]:
+        if found is not None and (str(found) != rest[0] or _definition(found) != rest[1]):
             raise Changed(f"the operator {rest[0]} is another one")
     elif kind == "higher-order":
         found = getattr(torch.ops.higher_order, rest[1], None) if _module(rest[0]) is not _MISSING else None

@@ -13,6 +13,8 @@ from fxjit.backends.graph import buckets
 from fxjit.backends.store.fingerprints import NoText, process_text
 from fxjit.skips import marks
 
+from .objects import NotStorable, function_digest
+
 #: Settings that change no entry: when it is compiled and how often, where and how much is kept, by which compiler (the entry
 #: has that), what is checked and shown.
 _APART: Final = frozenset({
@@ -36,10 +38,11 @@ def present() -> State:
     settings = [(name, repr(_setting(name))) for name in config.SETTINGS if name not in _APART]
     try:
         process = process_text()
-    except NoText as why:
+        substitutes = sorted(function_digest(traced) for _, traced in marks.substitutes())
+    except (NoText, NotStorable) as why:
         return State("", str(why))
     devices = torch.cuda.is_available() and torch.cuda.device_count()
-    return State(repr((settings, process, marks.described(), devices, buckets.described())))
+    return State(repr((settings, process, marks.described(), substitutes, devices, buckets.described())))
 
 
 def _setting(name: str) -> Any:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,12 @@ OLD_SEAL = ".sum"
 _ENTRIES = (LIBRARY, BINARY, FACTS)
 #: What fxjit writes to the folder: it removes nothing else.
 _OURS = re.compile(r"(?P<key>[0-9a-f]{40})(?P<suffix>\.so|\.cubin|\.json|\.cpp|\.sum)")
+
+
+#: Written when the folder was trimmed: to which size.
+_TRIMMED = "trimmed"
+#: Seconds after which a process that opens the folder trims it again.
+TRIM_EVERY = 3600.0
 
 
 class MemoryCache:
@@ -148,6 +155,16 @@ class KernelCache:
                 for name in (each.group() for each in files if each["key"] == found["key"]):
                     excess -= sizes.pop(name, (0, 0.0))[0]
                     self.folder.remove(name)
+
+    def trim_in_turn(self, limit: int) -> None:
+        """The same, unless a process did it in the last hour: looking at all files takes long where there are many."""
+        with contextlib.suppress(OSError, ValueError):
+            said = self.folder.read(_TRIMMED)
+            if int(said) == limit and 0 <= time.time() - self.folder.stat(_TRIMMED).st_mtime < TRIM_EVERY:
+                return
+        self.trim(limit)
+        with contextlib.suppress(OSError):
+            self.folder.write(_TRIMMED, str(limit).encode())
 
     def _files(self) -> Iterator[re.Match[str]]:
         """All that fxjit wrote, but what is only being written."""
@@ -279,7 +296,7 @@ def _open() -> Cache:
     except (OSError, ConfigError, ValueError) as problem:  # ValueError: no folder can have such a name
         _warn(str(config.cache_dir) or "the user's cache folder", problem)
         return MemoryCache()
-    cache.trim(config.cache_size_mb * 2**20)
+    cache.trim_in_turn(config.cache_size_mb * 2**20)
     return cache
 
 
