@@ -15,6 +15,8 @@ from fxjit import config
 # A slow machine compiles for long: what tests read from stderr does not depend on it, in their child processes neither.
 config.progress = 0.0
 os.environ.setdefault("FXJIT_PROGRESS", "0")
+# Nor does it depend on what another run left on the disk.
+os.environ.setdefault("FXJIT_STORE_ENTRIES", "0")
 
 # Whoever starts the tests in the background of a shell has Ctrl-C ignored in them, and in all that they start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -60,7 +62,7 @@ def compiled_anew(request: pytest.FixtureRequest) -> Iterator[None]:
         with config.patch(store_entries=True, cache_dir=folder, small_graphs_as_captured=False):
             yield
         return
-    with config.patch(cache_graphs=False, small_graphs_as_captured=False):
+    with config.patch(cache_graphs=False, store_entries=False, small_graphs_as_captured=False):
         yield
 
 

@@ -167,7 +167,7 @@ cache_graphs: bool = _row(
     True, "Keep on the disk what whole graphs became, too, so that the next process does not lower and schedule them again."
 )
 store_entries: bool = _row(
-    False, "Keep compiled entries on the disk, guards and new bytecode with the graphs, so that the next process that runs the "
+    True, "Keep compiled entries on the disk, guards and new bytecode with the graphs, so that the next process that runs the "
     "same code neither traces nor lowers it."
 )
 cache_size_mb: int = _row(2048, "The size above which the oldest kernels leave the disk cache.")

@@ -141,8 +141,8 @@ def _entry_for(
         return None
     if verdict.shared and _may_not_fail(region.key):
         return None
-    stored = config.store_entries or region.key in _with_artifacts
-    if not stored and not _may_compile(code, region.key):
+    loaded = region.key in _with_artifacts
+    if not loaded and not _may_compile(code, region.key):
         return None
     outside = _outside()
     if outside is not None:
@@ -156,9 +156,9 @@ def _entry_for(
     before, _tracing.on = getattr(_tracing, "on", False), True
     try:
         with collection_deferred():  # importing the compiler makes as many objects as compiling does
-            if stored:
+            if loaded or config.store_entries:
                 settled, entry = _stored(region.key, code, args, closure, globals_, builtins)
-                if settled or not _may_compile(code, region.key):
+                if settled or (loaded and not _may_compile(code, region.key)):
                     return entry
             return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
