@@ -17,7 +17,7 @@ from ..ir import Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..schedule.fuse import Group, Step, group_work, readers_of
 from ..target import by_triton
-from .predictions import ALONE, GELU_ALONE, LONG_ROWS, LONG_ROWS_OF_VECTORS, SMALL_WORK, VECTOR_TAIL
+from .predictions import ALONE, GELU_ALONE, LONG_ROWS, LONG_ROWS_OF_VECTORS, SHORT_ROWS, SMALL_WORK, VECTOR_TAIL
 
 #: Elements of the widest vector.
 VECTOR = 16
@@ -61,7 +61,8 @@ def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
     if name in ("_softmax.default", "_log_softmax.default"):
         x, dim = meta_of(node.args[0]), int(node.args[1])  # type: ignore[arg-type]  # a softmax's second argument is a dimension
         if dim % max(x.ndim, 1) == x.ndim - 1:
-            return rows_are_long(name, x, hints)
+            first, end = SHORT_ROWS.get(x.dtype, (0, 0))
+            return first <= hints(size_of(x.shape[-1])) < end or rows_are_long(name, x, hints)
     if name == "gelu.default":
         return GELU_ALONE[str(node.kwargs.get("approximate", "none"))].least >= 1
     return name in FASTER
