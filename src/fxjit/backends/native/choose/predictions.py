@@ -85,8 +85,8 @@ LONG_ROWS_OF_VECTORS = {
     ("logsumexp.default", torch.float32): 16,
 }
 
-#: Rows of a softmax alone, or of its logarithm, that are shorter than a vector of ATen's, which it calculates number by number: a
-#: kernel from the first length on, to the second. 200,000 elements, one thread: float32 1.6 to 25 times ATen's speed, from 8
+#: Rows of a softmax alone, or of its logarithm, that are shorter than a vector of ATen's, which it calculates number by number:
+#: a kernel from the first length on, to the second. 200,000 elements, one thread: float32 1.6 to 25 times ATen's speed, from 8
 #: numbers on the half types 1.4 to 14 times; below 8 those are converted one by one, 0.6 to 2.3 times.
 SHORT_ROWS = {torch.float32: (1, 16), torch.bfloat16: (8, 32), torch.float16: (8, 32)}
 

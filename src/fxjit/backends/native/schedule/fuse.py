@@ -111,6 +111,15 @@ def readers_of(steps: Sequence[Step]) -> dict[str, set[int]]:
     return found
 
 
+def writers_of(steps: Sequence[Step]) -> dict[str, set[int]]:
+    """Which of the steps write each buffer."""
+    found: dict[str, set[int]] = {}
+    for position, step in enumerate(steps):
+        for name in writes_of(step):
+            found.setdefault(name, set()).add(position)
+    return found
+
+
 def writes_by_kernels(steps: Sequence[Step]) -> Counter[str]:
     """How many groups write each buffer."""
     return Counter(name for step in steps if isinstance(step, Group) for name in step.writes())

@@ -21,7 +21,7 @@ from ..lower.table import Lowering
 from ..target import by_triton
 from .blas import Operand, Product, origin, product_of
 from .collapse import collapse
-from .fuse import Group, Member, Step, reads_of, writes_of
+from .fuse import Group, Member, Step, readers_of, writers_of, writes_of
 from .product_fusion import over_result
 
 
@@ -56,9 +56,13 @@ def tiled_products(
     if not torch.backends.mkl.is_available():
         return {}  # of others it is not known whether several threads may call them, each for itself
     found: dict[Group, TiledProduct] = {}
+    readers, writers = readers_of(steps), writers_of(steps)
     for at, step in enumerate(steps):
         if isinstance(step, Extern) and (product := product_of(step.node, low)) is not None:
-            group = only_reader(steps, at, low.storage[step.node], escaping)
+            name = low.storage[step.node]
+            read_by = readers.get(name, set())
+            alone = name not in escaping and len(read_by) == 1 and writers[name] == {at}
+            group = as_reader(steps[min(read_by)]) if alone else None
             if group is not None and group not in found:
                 made = tiled(group, step, product, low, hints, threads)
                 if made is not None and is_settled(steps, at, group, made):
@@ -72,16 +76,11 @@ def with_tiles(steps: Sequence[Step], tiles: dict[Group, TiledProduct]) -> list[
     return [tiles.get(step, step) if isinstance(step, Group) else step for step in steps if step not in multiplied]
 
 
-def only_reader(steps: Sequence[Step], at: int, name: str, escaping: frozenset[str]) -> Group | None:
-    """The group that reads the product, if nothing else does."""
-    readers = [step for step in steps if name in reads_of(step)]
-    writers = [step for step in steps if name in writes_of(step)]
-    if name in escaping or len(readers) != 1 or writers != [steps[at]]:
+def as_reader(step: Step) -> Group | None:
+    """The step, if it is a group that can run over blocks of the rows that it reads."""
+    if not isinstance(step, Group) or step.scatters or step.split or step.column_reduction or by_triton(step.device):
         return None
-    (group,) = readers
-    if not isinstance(group, Group) or group.scatters or group.split or group.column_reduction or by_triton(group.device):
-        return None
-    return group
+    return step
 
 
 def tiled(
