@@ -419,3 +419,25 @@ def test_scalar_types_convert_what_the_graph_computes(fn: Callable[..., Any], cl
     found = fxjit.compile(fn, backend="eager", fullgraph=True)(cls, a)
     assert type(found) is type(fn(cls, a))
     assert_same(fn(cls, a), found)
+
+
+POWERS = {
+    "arrays": lambda x, n: x ** n, "np.power": lambda x, n: np.power(x, n), "a number's": lambda x, n: 2 ** n,
+    "scalars": lambda x, n: x[0] ** n[1], "out": lambda x, n: np.power(x, n, out=np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("power", POWERS.values(), ids=POWERS)
+def test_powers_of_integers_below_zero_are_refused(power):
+    """By what the data is, when the graph runs."""
+    compiled = fxjit.compile(power, backend="eager", fullgraph=True)
+    bases = np.array([2, 3, 1])
+    for exponents in ([1, 2, 0], [1, -1, 2]):
+        n = np.array(exponents)
+        results = []
+        for run in (power, compiled):
+            try:
+                results.append(run(bases, n).tolist())
+            except ValueError as error:
+                results.append(str(error))
+        assert results[0] == results[1]

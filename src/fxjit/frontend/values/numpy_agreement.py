@@ -216,7 +216,7 @@ def _agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Ma
     why = _difference(real, theirs, uninitialised)
     for node, array in ours.items():
         why = why or _difference(array, tensors[node], False)
-    why = why or _difference_below_zero(what, args, kwargs, examples)
+    why = why or _difference_below_zero(what, args, kwargs, examples) or _hidden_refusal(what, args, kwargs, examples)
     if why is not None:
         raise Differs(why)
     with warnings.catch_warnings():
@@ -258,7 +258,7 @@ class _NumPyRaises(Exception):
 
 
 def _tried(what: Operation, args: list[Any], kwargs: dict[str, Any],
-           examples: Mapping[Any, Any]) -> tuple[Any, Any, dict[Any, Any], dict[Any, Any]]:
+           examples: Mapping[Any, Any], of_numpy: bool = True) -> tuple[Any, Any, dict[Any, Any], dict[Any, Any]]:
     """Results of NumPy and of the counterpart for copies of `examples`, and the copies that each was given. A stand-in that
     refuses to be written to (ViewRecipe) is no copy: it has the strides of a view."""
     assert what.target is not None
@@ -267,7 +267,7 @@ def _tried(what: Operation, args: list[Any], kwargs: dict[str, Any],
         ours = {node: np.array(example) if isinstance(example, np.ndarray) and example.flags.writeable else example
                 for node, example in examples.items()}
         try:
-            real = what.real(*filled(args, ours), **filled(kwargs, ours))
+            real = what.real(*filled(args, ours), **filled(kwargs, ours)) if of_numpy else None
         except Exception as error:  # whatever the function raises for these
             raise _NumPyRaises(f"{type(error).__name__}: {error}") from None
         tensors = {node: torch.from_numpy(np.array(example)) for node, example in examples.items()}
@@ -290,11 +290,29 @@ def _difference_below_zero(what: Operation, args: list[Any], kwargs: dict[str, A
     return _difference(real, theirs, False) or next((why for why in written if why), None)
 
 
-def _alternating(example: Any) -> Any:
-    if example.dtype.kind not in "fc" or not example.size:
+def _hidden_refusal(what: Operation, args: list[Any], kwargs: dict[str, Any], examples: Mapping[Any, Any]) -> str | None:
+    """Whether NumPy refuses integers below zero (exponents of integers) of which the counterpart gives something."""
+    signed = {node: _alternating(example, "i") for node, example in examples.items()}
+    if what.name in _UNINITIALISED or not any(signed[node] is not example for node, example in examples.items()):
+        return None
+    try:
+        _tried(what, args, kwargs, signed)
+    except _NumPyRaises:
+        try:
+            _tried(what, args, kwargs, signed, of_numpy=False)
+        except Exception:  # it refuses them, too
+            return None
+        return "NumPy refuses numbers below zero"
+    except Exception:  # of numbers that it may not be meant for
+        return None
+    return None
+
+
+def _alternating(example: Any, kinds: str = "fc") -> Any:
+    if example.dtype.kind not in kinds or not example.size:
         return example
     if np.ndim(example) == 0:
-        return -example
+        return np.array(-example) if isinstance(example, np.ndarray) else -example
     made = np.array(example)
     made.reshape(-1)[::2] *= -1  # np.array gives memory without gaps
     if not example.flags.writeable:
