@@ -149,11 +149,20 @@ def test_native():
         torch.testing.assert_close(fxjit.compile(TRANSFORMS[name], fullgraph=True)(x), TRANSFORMS[name](x))
 
 
-def test_other_batches():
-    compiled = fxjit.compile(TRANSFORMS["per sample"], backend="eager", fullgraph=True)
+def pushed_from_parts(x):
+    return jvp(torch.sin, (x[1:],), (x[:-1],))
+
+
+def pushed_row_by_row(x):
+    return vmap(lambda row, tangent: jvp(torch.sin, (row,), (tangent,)))(x, x.cos())
+
+
+@pytest.mark.parametrize("fn", [TRANSFORMS[name] for name in ("per sample", "jacfwd", "hessian", "jvp")] + [pushed_from_parts, pushed_row_by_row])
+def test_other_batches(fn):
+    compiled = fxjit.compile(fn, backend="aot_eager", fullgraph=True)
     for rows in (4, 5, 6):
         x = torch.randn(rows, 3)
-        torch.testing.assert_close(compiled(x), TRANSFORMS["per sample"](x))
+        torch.testing.assert_close(compiled(x), fn(x))
 
 
 def normed(weight, x):

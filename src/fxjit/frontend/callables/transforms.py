@@ -27,6 +27,7 @@ from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
+is_wrapped: Any = torch_private.get("torch._C._functorch.is_functorch_wrapped_tensor")
 active_fake_mode: Any = torch_private.optional("torch._guards.active_fake_mode")
 
 _REASON = "call-higher-order"
@@ -93,6 +94,22 @@ def _remembering_nothing() -> Iterator[None]:
         mode.cache_enabled = before
 
 
+def _in_memory_of_their_own(primal: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A dual's parts of symbolic sizes, without memory around them: torch lays a tangent out as its primal's memory is, and
+    has no sizes for that which vary."""
+    if is_wrapped(primal) or is_wrapped(tangent) or not any(isinstance(size, torch.SymInt) for size in primal.shape):
+        return primal, tangent
+    if _fills_its_memory(primal) and _fills_its_memory(tangent):
+        return primal, tangent
+    alone = primal if _fills_its_memory(primal) else primal.clone(), tangent.clone()
+    return alone if alone[0].stride() == alone[1].stride() else (primal, tangent)
+
+
+def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    known: Any = torch_private.get("torch.fx.experimental.symbolic_shapes.statically_known_true")
+    return bool(known(tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()))
+
+
 def push_forward(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Sequence[Any],
                  tangents: Sequence[torch.Tensor], count: int, strict: bool) -> tuple[Any, ...]:
     """The first `count` results, their tangents, the other results."""
@@ -101,6 +118,8 @@ def push_forward(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], rea
         return results[:count], results[count:]
 
     with _remembering_nothing():
+        duals = [_in_memory_of_their_own(*parts) for parts in zip(given, tangents, strict=True)]
+        given, tangents = [primal for primal, _ in duals], [tangent for _, tangent in duals]
         results: Any = torch.func.jvp(call, tuple(given), tuple(tangents), strict=strict, has_aux=True)
     values, pushed, rest = results
     return (*values, *pushed, *rest)
