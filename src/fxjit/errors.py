@@ -298,7 +298,7 @@ def displayed(value: object) -> str:
 
 def near(name: str, known: Iterable[str]) -> str:
     """A sentence that names what the user may have meant, or lists what there is when nothing is near."""
-    names = sorted(known)
+    names = sorted(set(known))
     matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if matches:
         return "Did you mean " + " or ".join(repr(match) for match in matches) + "?"

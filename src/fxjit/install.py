@@ -207,6 +207,7 @@ def _torch_compile(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
+    nopython: bool | None = None,
     **unused: Any,
 ) -> Any:
     """`torch.compile` while the drop-in is installed: its default backend is ours. What torch compiles for itself (the
@@ -214,9 +215,10 @@ def _torch_compile(
     so does everything once the drop-in is gone, for a wrapper of a library's that keeps this function."""
     if not installed() or _torchs_own.applies_to(callers_globals(wrapper_codes(sys.modules["torch"].compile)), model):
         return _torchs_own(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
-                           disable=disable, **unused)
+                           disable=disable, nopython=nopython, **unused)
     if unused:
         warnings.warn(f"fxjit ignores these arguments of torch.compile: {', '.join(unused)}.", stacklevel=2)
+    fullgraph = fullgraph if nopython is None else nopython
     chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic)
     if model is None:
         return lambda fn: api.compile_with(chosen, fn, disable)
@@ -266,6 +268,9 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
         return
     backend = kwargs.pop("backend", None)
     options = _known_options(backend, kwargs.pop("options", None))
+    if kwargs.get("nopython") is not None:
+        kwargs["fullgraph"] = kwargs["nopython"]
+    kwargs.pop("nopython", None)
     known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
     if kwargs:
         warnings.warn(f"fxjit ignores these arguments of nn.Module.compile: {', '.join(kwargs)}.", stacklevel=2)

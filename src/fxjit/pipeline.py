@@ -129,7 +129,7 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         known = _nearest_first(known, frame)
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
-        raise RecompileError(f"{frame.code.co_qualname} would be compiled again: " + "; ".join(why))
+        raise RecompileError(f"{_located(frame.code)} would be compiled again: " + "; ".join(why))
     if len(known) >= limit or entries.compiles_in_vain(frame.code, options) >= config.recompile_limit:
         _limit_reached(options, frame, "recompile_limit", limit, why)
         return None
@@ -156,6 +156,8 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
                 _warn_suppressed(frame.code, error)
             events.report_skip(frame.code, "skip-compiler-error", {"error": _in_short(error), "retry": wait})
             return None
+        if isinstance(error, CompilerFailure):
+            error.add_note(f"It was compiled for {_located(frame.code)}.")
         raise
 
 
@@ -199,17 +201,21 @@ def _nearest_first(known: Sequence[_C.Entry], frame: Frame) -> list[_C.Entry]:
 def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why: list[str]) -> None:
     because = why[0] if why else "what each was compiled for is gone"
     if config.fail_on_recompile_limit_hit or options.fullgraph:
-        raise RecompileLimitExceeded(f"{frame.code.co_qualname} was compiled {limit} times ({setting}); the nearest entry "
-                                     f"does not fit because {because}")
+        raise RecompileLimitExceeded(f"{_located(frame.code)} was compiled {limit} times (config.{setting}); the nearest entry "
+                                     f"does not fit because {because}. FXJIT_LOGS=recompiles shows why each was compiled.")
     entries.mark_limit(frame.code, options)
     _warn_limit(frame.code, setting, limit, because)
     events.report_skip(frame.code, "skip-recompile-limit", {"limit": limit, "setting": setting, "why": because})
 
 
+def _located(code: types.CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+
+
 def _warn_limit(code: types.CodeType, setting: str, limit: int, because: str) -> None:
     """Said once: a function that every call compiles anew costs more than it saves, and then runs eagerly."""
     warnings.warn(
-        f"fxjit compiled {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) {limit} times (config.{setting}), and "
+        f"fxjit compiled {_located(code)} {limit} times (config.{setting}), and "
         f"runs it eagerly where none of that fits. This call needed one more because {because}. FXJIT_LOGS=recompiles shows "
         "why each was compiled.", RuntimeWarning, stacklevel=2)
 

@@ -144,7 +144,7 @@ def test_an_error_names_the_accumulated_limit() -> None:
     with config.patch(accumulated_recompile_limit=1, fail_on_recompile_limit_hit=True):
         compiled = fxjit.compile(label, backend="eager")
         compiled(torch.ones(2), "a")
-        with pytest.raises(RecompileLimitExceeded, match=r"1 times \(accumulated_recompile_limit\).*expected 'a', found 'bb'"):
+        with pytest.raises(RecompileLimitExceeded, match=r"1 times \(config.accumulated_recompile_limit\).*found 'bb'"):
             compiled(torch.ones(2), "bb")
 
 
@@ -154,7 +154,7 @@ def test_the_limit_can_be_an_error() -> None:
         compiled = fxjit.compile(label, backend="eager")
         compiled(x, "a")
         compiled(x, "aa")
-        with pytest.raises(RecompileLimitExceeded, match="label was compiled 2 times"):
+        with pytest.raises(RecompileLimitExceeded, match=r"label \(.*\) was compiled 2 times"):
             compiled(x, "aaa")
 
 

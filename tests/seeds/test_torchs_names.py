@@ -101,14 +101,25 @@ def test_compile_times():
     assert isinstance(text, str) and "trace toy_example" in text
 
 
+@pytest.mark.parametrize("compiler", ["optimize", "compile"])
 @pytest.mark.parametrize("option", ["nopython", "fullgraph"])
-def test_an_error_on_the_first_break(option):
-    if option == "nopython":
+def test_an_error_on_the_first_break(compiler, option):
+    if compiler == "compile":
+        compiled = torch.compile(toy_example, backend="eager", **{option: True})
+    elif option == "nopython":
         compiled = torch._dynamo.optimize("eager", nopython=True)(toy_example)
     else:
-        compiled = torch.compile(toy_example, fullgraph=True, backend="eager")
+        compiled = torch._dynamo.optimize_assert("eager")(toy_example)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="print"):
         compiled(torch.randn(10), torch.randn(10))
+
+
+def test_nopython_of_a_module():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    module.forward = lambda x: toy_example(x, x)
+    module.compile(nopython=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="print"):
+        module(torch.randn(10))
 
 
 def test_transforms_need_no_setting_and_obey_it():

@@ -68,7 +68,7 @@ class Module(torch.nn.Module):
         (F.cross_entropy, GRAPH),
         (re.match, CONSTANT),
         (torch.compiler.disable, CALL),
-        (fxjit.compile, CALL),
+        (fxjit.disable, CALL),
     ],
     ids=lambda value: getattr(value, "__qualname__", str(value)),
 )
@@ -115,6 +115,7 @@ def test_torchs_own_annotations_mean_the_same():
     assert function_verdict(torch.compiler.allow_in_graph(f))[0] is GRAPH
     assert function_verdict(torch.compiler.assume_constant_result(lambda: 1))[0] is CONSTANT
     assert steering(torch._dynamo.graph_break) == "user-graph-break" == steering(fxjit.graph_break)
+    assert steering(fxjit.compile) == "compile"
     said = marks.disabled(torch.compiler.disable(f, reason="slow"))
     assert said is not None and said.recursive and said.reason == "slow" and said.target is f
 

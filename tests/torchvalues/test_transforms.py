@@ -157,7 +157,8 @@ def pushed_row_by_row(x):
     return vmap(lambda row, tangent: jvp(torch.sin, (row,), (tangent,)))(x, x.cos())
 
 
-@pytest.mark.parametrize("fn", [TRANSFORMS[name] for name in ("per sample", "jacfwd", "hessian", "jvp")] + [pushed_from_parts, pushed_row_by_row])
+@pytest.mark.parametrize("fn", [*(TRANSFORMS[name] for name in ("per sample", "jacfwd", "hessian", "jvp")), pushed_from_parts,
+                                pushed_row_by_row])
 def test_other_batches(fn):
     compiled = fxjit.compile(fn, backend="aot_eager", fullgraph=True)
     for rows in (4, 5, 6):

@@ -89,6 +89,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("SKIP", "call-builtin", ("builtins.__import__",)),
+    ("SKIP", "call-compile-api", ("torch.compile",)),
     # Functions that speak to a compiler about another call than this one
     (
         "CALL",
@@ -96,7 +97,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "torch.compiler.cudagraph_mark_step_begin torch._dynamo.mark_dynamic torch._dynamo.maybe_mark_dynamic",
             "torch._dynamo.mark_static_address torch.compiler.disable torch._dynamo.disable torch._constrain_as_size",
-            "fxjit.api.compile fxjit.api.disable",
+            "fxjit.api.disable",
         ),
     ),
 )
@@ -115,6 +116,7 @@ STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch._dynamo.decorators.disable_nested_graph_breaks torch._dynamo.decorators.dont_skip_tracing",
         ),
     ),
+    ("compile", "", ("fxjit.api.compile fxjit.install._torch_compile",)),
     ("comptime-print", "", ("torch._dynamo.comptime.comptime.print",)),
     ("user-debugger", "", ("pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
 )

@@ -443,7 +443,7 @@ _refuse_gradients(torch.autograd.grad, 1)
 _refuse_gradients(torch.autograd.backward, 5)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all)
-_refuse("call-compile-api", torch.compile, torch.jit.script, torch.jit.trace)
+_refuse("call-compile-api", torch.jit.script, torch.jit.trace)
 _refuse("tensor-data", torch.frombuffer, torch.save, torch.load, optional("torch._C._to_dlpack"))
 # The fakes of quantized tensors are float tensors, which forget what they stand for.
 _refuse("tensor-layout", torch.quantize_per_tensor, torch.quantize_per_channel, torch.quantize_per_tensor_dynamic,

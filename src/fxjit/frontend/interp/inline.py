@@ -31,7 +31,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, function, handles, resolves
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.functions import FunctionValue
-from fxjit.frontend.values.fxjit_callables import other_compilers_manager
+from fxjit.frontend.values.fxjit_callables import compile_in_trace, other_compilers_manager
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
@@ -68,6 +68,8 @@ def _by_verdict(fn: Any) -> Handler | None:
         return None
     request = steering(fn)
     if request is not None:
+        if request == "compile":
+            return lambda t, args, kwargs: compile_in_trace(t, fn, args, kwargs)
         return lambda t, args, kwargs: _steer(t, request, args, kwargs)
     verdict, rule = function_verdict(fn)
     if verdict is Verdict.TRACE:

@@ -5,16 +5,19 @@ a resume function with which the resume function of its caller begins.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from types import FunctionType
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 from fxjit import _C, config
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import ContextValue, PassThroughValue, known
 from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.frontend.values.wrapped import PartialValue
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 from fxjit.skips import marks
@@ -55,6 +58,65 @@ class CompiledValue(DisabledValue):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         return t.call(self.tp_getattro(t, "__wrapped__"), args, kwargs)
+
+
+class NewCompiledValue(Value):
+    """The result of a `compile(fn)` that the frame calls: the function itself where it is called, and compiled where it is
+    kept."""
+
+    def __init__(self, compiler: FunctionType, model: Value, kwargs: Mapping[str, object]) -> None:
+        super().__init__(None)
+        self.compiler, self.model, self.kwargs = compiler, model, dict(kwargs)
+
+    def pytype(self) -> type:
+        return _C.CompiledFunction
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__wrapped__":
+            return self.model
+        if name in functools.WRAPPER_ASSIGNMENTS:
+            return protocol.getattr_(t, self.model, name)
+        t.break_("attribute-unsupported", value=self.describe(), name=name)
+
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return Callee(self.model, args)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        return t.call(self.model, args, kwargs)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(compile_kept, self.compiler, tuple(self.kwargs.items()), self.model)
+
+
+def compile_kept(compiler: Callable[..., Any], kwargs: tuple[tuple[str, object], ...], model: Any) -> Any:
+    """Run-time helper of new bytecode: makes the result of a `compile` that was called while tracing."""
+    return compiler(model, **dict(kwargs))
+
+
+#: Arguments of `compile` that cannot be wrong, and those of each that are right.
+_UNDOUBTED: Final[Mapping[str, tuple[object, ...]]] = {
+    "fullgraph": (True, False), "dynamic": (True, False, None), "disable": (True, False), "options": (None,),
+    "backend": (None, "eager", "aot_eager"),
+    "mode": (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+}
+
+
+def compile_in_trace(t: Tracer, compiler: FunctionType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`compile(...)` called while tracing: of functions, with arguments that are in no doubt."""
+    given = dict(kwargs)
+    model = given.pop("model", None) if not args else args[0]
+    known = {name: value.as_constant() for name, value in given.items() if value.is_constant()}
+    if len(args) > 1 or len(known) < len(given) or not all(_is_undoubted(name, value) for name, value in known.items()):
+        t.break_("call-compile-api", function=compiler.__qualname__)
+    if model is None or (model.is_constant() and model.as_constant() is None):
+        return PartialValue(t.make(compiler), [], given)
+    if not issubclass(model.pytype(), (FunctionType, MethodType)):
+        t.break_("call-compile-api", function=compiler.__qualname__)
+    return model if known.get("disable") else NewCompiledValue(compiler, model, known)
+
+
+def _is_undoubted(name: str, value: object) -> bool:
+    return any(type(value) is type(right) and value == right for right in _UNDOUBTED.get(name, ()))
 
 
 @wraps(_C.DisabledFunction)
