@@ -309,6 +309,31 @@ made += [make(3), make(4)]
             assert_same(fxjit.compile(fn)(X), fn(X))
 
 
+def test_functions_that_share_code_are_all_kept(new_process: NewProcess, traces: list[str]) -> None:
+    """More than the limit of recompiles of one: what a decorator made, and layers that are compiled each by itself."""
+    text = HEAD + """
+def by(k):
+    def fn(x):
+        return x * k
+    return fn
+class Layer(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.k = k
+    def forward(self, x):
+        return x + self.k
+def make():
+    return [by(k) for k in range(12)] + [Layer(k) for k in range(12)]
+"""
+    for turn in range(2):
+        traces.clear()
+        made = new_process(text).make()
+        compiled = [fxjit.compile(fn, backend="eager", dynamic=False) for fn in made]
+        for ours, eager in zip(compiled, made, strict=True):
+            assert_same(ours(X), eager(X))
+        assert len(traces) == (24 if turn == 0 else 0)
+
+
 def test_nothing_is_looked_for_where_no_entry_can_be(new_process: NewProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend of the program's own costs no look at the disk."""
     looked: list[str] = []

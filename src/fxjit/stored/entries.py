@@ -99,7 +99,12 @@ def keep(code: CodeType, options: Any, record: Compiled | Skipped) -> None:
     known = cached_facts(stored.key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
     others = [each for each in before if each != stored.packed]  # it may have been found, and not have fitted
-    put_facts(stored.key, {"entries": [stored.packed, *others][: config.recompile_limit]})
+    most = config.recompile_limit * entries.sharers(code, options)
+    try:
+        put_facts(stored.key, {"entries": [stored.packed, *others][:max(most, len(before))]})
+    except (ValueError, TypeError, RecursionError) as problem:  # data as deep as Python's containers go
+        log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(problem))
+        return
     log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
 
 
@@ -192,7 +197,8 @@ def find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
     """A stored entry that fits the frame, installed on its code object, or None where it was given up as it is now; False: the
     frame is to be traced."""
     known = entries.of(frame.code, options)
-    if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= config.recompile_limit)):
+    limit = config.recompile_limit * entries.sharers(frame.code, options)
+    if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= limit)):
         return False, None
     key = _key_of(frame.code, options)
     candidates = [] if key is None or not ensure_tensor_shim() else [*_candidates(key)]
