@@ -35,14 +35,14 @@ def test_numbers_that_differ_become_arguments_behind_the_symbols() -> None:
     assert first.body == second.body
     assert first.body.startswith("  const int64_t size0 = S[1];\n  const int64_t size1 = S[2];\n")
     assert "o0 < size0" in first.body and "p0[o0 * size1]" in first.body and "p1[o0 * 50]" in first.body
-    assert (first.symbols, second.symbols) == (["n", 100, 400], ["n", 300, 700])
+    assert (first.sizes, second.sizes) == (["n", 100, 400], ["n", 300, 700])
 
 
 def test_numbers_equal_to_each_other_in_all_kernels_are_one_argument() -> None:
     first, second = shared(loop(100, "p1[o0 * 100] = p0[o0];"), loop(300, "p1[o0 * 300] = p0[o0];"))
-    assert first.symbols == ["n", 100] and second.symbols == ["n", 300]
+    assert first.sizes == ["n", 100] and second.sizes == ["n", 300]
     both = shared(loop(100, "p1[o0 * 100] = p0[o0];"), loop(300, "p1[o0 * 900] = p0[o0];"))
-    assert [kernel.symbols for kernel in both] == [["n", 100, 100], ["n", 300, 900]]
+    assert [kernel.sizes for kernel in both] == [["n", 100, 100], ["n", 300, 900]]
 
 
 @pytest.mark.parametrize("type_of, suffix", [("float", "f"), ("double", "")])
@@ -52,14 +52,14 @@ def test_what_a_mean_divides_by_is_an_argument_in_all_its_bits(type_of: str, suf
     assert kernels[0].body == kernels[1].body
     assert f"{type_of} size0;" in kernels[0].body and "p0[o0] / size0;" in kernels[0].body
     for kernel, divisor in zip(kernels, divisors, strict=True):
-        word = struct.pack("<q", kernel.symbols[1])
+        word = struct.pack("<q", kernel.sizes[1])
         assert struct.unpack("<f4x" if suffix else "<d", word)[0] == pytest.approx(divisor, rel=1e-7)
 
 
 def test_an_array_is_as_long_as_the_longest() -> None:
     kernels = shared(*(loop(n, f"alignas(64) float r_0[{n}];") for n in (100, 300, 200)))
     assert len({kernel.body for kernel in kernels}) == 1 and "float r_0[300];" in kernels[0].body
-    assert [kernel.symbols for kernel in kernels] == [["n", 100], ["n", 300], ["n", 200]]
+    assert [kernel.sizes for kernel in kernels] == [["n", 100], ["n", 300], ["n", 200]]
 
 
 @pytest.mark.parametrize("first, second", [
@@ -76,7 +76,7 @@ def test_what_a_constant_makes_faster_or_possible_stays_in_the_text(first: str, 
 
 def test_a_kernel_without_one_like_it_and_equal_ones_stay_as_they_are() -> None:
     body, other = loop(100, "p1[o0] = p0[o0];"), loop(100, "p2[o0] = p0[o0];")
-    assert [(kernel.body, kernel.symbols) for kernel in shared(body, other, body)] == [
+    assert [(kernel.body, kernel.sizes) for kernel in shared(body, other, body)] == [
         (body, ["n"]), (other, ["n"]), (body, ["n"])]  # fmt: skip
 
 

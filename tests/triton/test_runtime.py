@@ -77,7 +77,7 @@ def test_sizes_that_vary_and_what_is_known_of_them(machine):
     kernel, caller = dynamic_kernel(48)
     assert caller.usual.divisible == 1 and not caller.usual.wide
     (call,) = caller.ready()
-    count = len(kernel.symbols)
+    count = len(kernel.sizes)
     machine.expects(8, 8, 4)
     for size in (64, 50):
         call(torch.empty(size), torch.empty(size), *([size] * kernel.passed), *launch_only(kernel, size))
@@ -107,8 +107,8 @@ def dynamic_kernel(size):
 
 
 def launch_only(kernel, size):
-    (symbol,) = kernel.symbols[: kernel.passed]
-    return [int(each.subs({symbol: size})) for each in kernel.symbols[kernel.passed :]]
+    (symbol,) = kernel.sizes[: kernel.passed]
+    return [int(each.subs({symbol: size})) for each in kernel.sizes[kernel.passed :]]
 
 
 # Choosing block sizes

@@ -83,7 +83,7 @@ class Trial:
 
     def key(self) -> str:
         kernels = [*self.fused.triton.values(), *self.separate.triton.values()]
-        sizes = [list(map(self.hints, kernel.symbols)) for kernel in kernels]
+        sizes = [list(map(self.hints, kernel.sizes)) for kernel in kernels]
         versions = torch.__version__, triton_version()
         facts = ("product", [kernel.source for kernel in kernels], sizes, gpu_name(self.group.device), versions)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
@@ -110,7 +110,7 @@ class Trial:
     def launch(self, launches: list[Launch], cells: dict[str, list[Callable[..., Any]]]) -> None:
         for each in launches:
             tensors = [self.tensor(each.written.get(name) or self.low.buffers[name]) for name in each.kernel.buffers]
-            cells[each.entry][0](*tensors, *map(self.hints, each.kernel.symbols))
+            cells[each.entry][0](*tensors, *map(self.hints, each.kernel.sizes))
 
     def call(self, step: Extern) -> None:
         node: Any = step.node

@@ -40,7 +40,7 @@ class Kernel:
 
     body: str
     buffers: list[str]
-    symbols: list[sympy.Symbol]
+    sizes: list[Size]
 
 
 def scratch_size(member: Member, columns: int) -> int | None:

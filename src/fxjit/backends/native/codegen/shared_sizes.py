@@ -43,20 +43,20 @@ def share_sizes(launches: Sequence[Launch]) -> None:
     keys: dict[str, object] = {}
     for launch in launches:
         assert isinstance(launch.kernel, Kernel)
-        body, symbols = launch.kernel.body, len(launch.kernel.symbols)
+        body, symbols = launch.kernel.body, len(launch.kernel.sizes)
         template = _template(body)
         keys[body] = template.pieces, template.types, symbols
         families.setdefault(keys[body], {})[body] = template
     shared: dict[object, _Shared] = {}
     for launch in launches:
         assert isinstance(launch.kernel, Kernel)
-        body, symbols = launch.kernel.body, len(launch.kernel.symbols)
+        body, symbols = launch.kernel.body, len(launch.kernel.sizes)
         key = keys[body]
         if len(families[key]) > 1:
             if key not in shared:
                 shared[key] = _Shared([*families[key].values()], symbols)
             arguments = shared[key].arguments(families[key][body])
-            launch.kernel = Kernel(shared[key].body, launch.kernel.buffers, [*launch.kernel.symbols, *arguments])
+            launch.kernel = Kernel(shared[key].body, launch.kernel.buffers, [*launch.kernel.sizes, *arguments])
 
 
 class _Shared:

@@ -38,14 +38,14 @@ class Config:
 class TritonKernel:
     """A generated Triton kernel, for the executor and the compiler.
 
-    It is called with `buffers`, then with `symbols`: `passed` of them are the function's own arguments, the others sizes
+    It is called with `buffers`, then with `sizes`: `passed` of them are the function's own arguments, the others sizes
     that only its launch depends on. There is a program for each block of `axes` (size, block), and `rest` times as many;
     where `span` is not NARROW (runtime/launch_configuration.py), indices take 64 bits.
     """
 
     source: str
     buffers: list[str]
-    symbols: list[sympy.Expr]
+    sizes: list[sympy.Expr]
     passed: int
     pointers: list[str]
     written: dict[str, Buffer]
@@ -123,7 +123,7 @@ class Renderer:
         return TritonKernel(
             source=with_prelude(text),
             buffers=list(self.pointers),
-            symbols=launch_sizes(self.parameters, [*(size for size, _ in axes), self.rest(), span]),
+            sizes=launch_sizes(self.parameters, [*(size for size, _ in axes), self.rest(), span]),
             passed=len(self.parameters),
             pointers=[POINTERS[self.types[name]] for name in self.pointers],
             written=written,

@@ -226,12 +226,12 @@ class _Planner:
                 self.allocate(launch.written[name])
         if isinstance(launch.group, TiledProduct):
             self.note_product(launch.group.product, rows=launch.group.block)
-        buffers, sizes = [Variable(name) for name in kernel.buffers], Numbers(tuple(kernel.symbols))
+        buffers, sizes = [Variable(name) for name in kernel.buffers], Numbers(tuple(kernel.sizes))
         if isinstance(kernel, Kernel):
             unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
             self.add("LAUNCH", buffers, kernel=KernelEntry(launch.entry), unlocked=unlocked, sizes=sizes)
         else:
-            self.add("CALL_KERNEL", buffers, cell=KernelCell(launch.entry), sizes=sizes, num_sizes=len(kernel.symbols))
+            self.add("CALL_KERNEL", buffers, cell=KernelCell(launch.entry), sizes=sizes, num_sizes=len(kernel.sizes))
 
     def extern(self, step: Extern) -> None:
         node = step.node

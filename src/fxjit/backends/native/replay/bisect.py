@@ -181,7 +181,7 @@ class Comparison:
         source = f'extern "C" int k0(void *const *P, const int64_t *S) {{\n{kernel.body}\n}}\n'
         library = cc.start(source, prelude(source, config.cpp.simd)).library()
         pointers = (ctypes.c_void_p * (len(kernel.buffers) + 1))(*(memory[name].data_ptr() for name in kernel.buffers))
-        sizes = (ctypes.c_int64 * (len(kernel.symbols) + 1))(*(self.hints(each) for each in kernel.symbols))
+        sizes = (ctypes.c_int64 * (len(kernel.sizes) + 1))(*(self.hints(each) for each in kernel.sizes))
         library.k0(pointers, sizes)
         return memory
 

@@ -44,7 +44,7 @@ class TritonLaunchers:
         self.kernels, self.interpret = kernels, config.triton.interpret
         self.callers: dict[str, KernelCaller] = {}
         if not self.interpret:
-            self.callers = {entry: KernelCaller(each, [*map(hints, each.symbols)]) for entry, each in kernels.items()}
+            self.callers = {entry: KernelCaller(each, [*map(hints, each.sizes)]) for entry, each in kernels.items()}
 
     def start(self) -> None:
         """Begins to compile: all kernels at once."""
@@ -240,7 +240,7 @@ def launcher(kernel: TritonKernel, variant: Variant, chosen: Config, binary: Bin
     log.info("%s %s: %d registers, %d bytes spilled", kernel.device, chosen, registers, local)
 
     def placed(size: Size) -> tuple[int, int]:
-        return (0, size) if isinstance(size, int) else (1, kernel.symbols.index(size))
+        return (0, size) if isinstance(size, int) else (1, kernel.sizes.index(size))
 
     grid = [number for size, block in kernel.axes for number in (*placed(size), dict(chosen.blocks)[block])]
     grid += [*placed(kernel.rest), 1]
@@ -249,14 +249,14 @@ def launcher(kernel: TritonKernel, variant: Variant, chosen: Config, binary: Bin
         context,
         index,
         tensors=len(kernel.buffers),
-        integers=len(kernel.symbols),
+        integers=len(kernel.sizes),
         passed=kernel.passed,
         hidden=binary.parameters - len(kernel.buffers) - kernel.passed,
         warps=binary.warps,
         shared=binary.shared,
         grid=tuple(grid),
         wide=variant.wide,
-        span=-1 if isinstance(kernel.span, int) else kernel.symbols.index(kernel.span),
+        span=-1 if isinstance(kernel.span, int) else kernel.sizes.index(kernel.span),
         aligned=variant.aligned,
         divisible=variant.divisible,
         otherwise=otherwise,

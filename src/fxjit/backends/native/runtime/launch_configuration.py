@@ -18,7 +18,7 @@ def is_wide(kernel: TritonKernel, integers: Sequence[int]) -> bool:
 
 def evaluate(kernel: TritonKernel, size: Size, integers: Sequence[int]) -> int:
     """The size, given the kernel's integer arguments."""
-    return size if isinstance(size, int) else integers[kernel.symbols.index(size)]
+    return size if isinstance(size, int) else integers[kernel.sizes.index(size)]
 
 
 def grid_of(kernel: TritonKernel, blocks: Mapping[str, int], integers: Sequence[int]) -> int:
