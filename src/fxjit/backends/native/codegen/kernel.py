@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sympy
 import torch
 
 from ..choose.predictions import COLUMNS_AT_ONCE
