@@ -7,7 +7,9 @@ such as `fxjit.explain`, by decisions.py. docs/rules.md is made from the table.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import operator
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +25,13 @@ from torch.utils import _pytree as pytree
 
 from fxjit.budget import OverBudget
 from fxjit.collectives import NotFunctional
-from fxjit.schemas import all_nodes, has_kernel, overloads_of, tensors_of, written
+from fxjit.schemas import all_nodes, has_kernel, name_of, overloads_of, tensors_of, written
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
 from ..graph.buckets import delays_reductions
 from ..graph.edit import outputs_of
 from ..graph.facts import data_dependent, mutated_inputs, uses_storage_offsets
-from ..graph.layout import byte_range, overlaps_itself
+from ..graph.layout import byte_range, is_dense, overlaps_itself
 from ..graph.split import CannotSplit
 from . import decisions
 from .artifacts import CompiledArtifacts
@@ -151,6 +153,65 @@ def _storage(node: Any) -> int | None:
 
 def _uses_storage_offsets(candidate: Candidate) -> bool:
     return isinstance(candidate.captured, torch.fx.GraphModule) and uses_storage_offsets(candidate.captured)
+
+
+def _writes_unfolding(candidate: Candidate) -> bool:
+    """Whether the graph writes to windows that `unfold` made, and that are not all of their tensor: to the elements between and
+    behind them, the functional form gives zeros."""
+    gm = candidate.captured
+    views: set[torch.fx.Node] = set()
+    for node in all_nodes(gm.graph) if isinstance(gm, torch.fx.GraphModule) else ():
+        if not views.isdisjoint(written(node)):
+            return True
+        if _leaves_gaps(node) or any(_storage(each) == _storage(node) for each in views.intersection(node.all_input_nodes)):
+            views.add(node)
+    return False
+
+
+def _leaves_gaps(node: torch.fx.Node) -> bool:
+    if not node.op.startswith("call") or name_of(node.target) != "unfold" or not node.all_input_nodes:
+        return False
+    base, windows = (next(tensors_of(each), None) for each in (node.all_input_nodes[0], node))
+    if base is None or windows is None or not storages(base) & storages(windows):
+        return False
+    if overlaps_itself(windows.shape, windows.stride()):
+        return False  # AOTAutograd refuses those
+    sizes = (*base.shape, *windows.shape)
+    return not all(type(each) is int for each in sizes) or base.numel() != windows.numel()
+
+
+def _writes_over_argument(candidate: Candidate) -> bool:
+    """Whether a call writes to memory that partly is that of another operand, which eager refuses. As eager does, only dense
+    tensors are looked at."""
+    gm = candidate.captured
+    return isinstance(gm, torch.fx.GraphModule) and any(map(_arguments_overlap, all_nodes(gm.graph)))
+
+
+def _arguments_overlap(node: torch.fx.Node) -> bool:
+    written_to = [each for each in written(node) if _storage(each) is not None]
+    sharing = [each for each in node.all_input_nodes if each not in written_to and _storage(each) is not None]
+    for place, other in ((a, b) for a in written_to for b in sharing if _storage(a) == _storage(b)):
+        into, read = _part_written(node, place), next(tensors_of(other))
+        if into is None or not (is_dense(into) and is_dense(read)):
+            continue
+        (start, end), (first, last) = byte_range(into), byte_range(read)
+        if start < last and first < end and (start, end, into.stride()) != (first, last, read.stride()):
+            return True
+    return False
+
+
+def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
+    """What the call writes to of a tensor; None for a part that only a run shows."""
+    tensor = next(tensors_of(place))
+    if node.target is not operator.setitem:
+        return tensor
+    key: Any = node.args[1]
+    if not isinstance(tensor, FakeTensor) or any(isinstance(each, (torch.fx.Node, list)) for each in (
+            key if isinstance(key, tuple) else (key,))) or any(each is not place for each in node.all_input_nodes[:-1]):
+        return None
+    environment = tensor.fake_mode.shape_env
+    with tensor.fake_mode, contextlib.nullcontext() if environment is None else environment.suppress_guards():
+        return tensor[key]
 
 
 def _writes_overlapping_list(candidate: Candidate) -> bool:
@@ -350,6 +411,12 @@ RULES: tuple[Rule, ...] = (
     Rule("storage-offset", "captured graph", _uses_storage_offsets,
          "The graph uses absolute storage offsets (`as_strided`, `fill_diagonal_`) on an input or on a view. Compiled graphs "
          "copy parts of storages, which then begin elsewhere."),
+    Rule("written-unfolding", "captured graph", _writes_unfolding,
+         "The graph writes to windows that `unfold` made, which leave elements between or behind them: AOTAutograd sets those "
+         "to zero."),
+    Rule("overlapping-argument", "captured graph", _writes_over_argument,
+         "An operator writes to memory that partly is that of another operand (`x[1:].copy_(x[:-1])`), which eager refuses "
+         "when it runs."),
     Rule("overlapping-list", "captured graph", _writes_overlapping_list,
          "An operator over a list of tensors (`torch._foreach_add_`) writes to memory that a tensor at another place of its "
          "lists shares: eager goes through the list one by one."),
