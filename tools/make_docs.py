@@ -240,7 +240,8 @@ DIFFERENCES = (
     ("an operator of the program's own (`torch.library`) that raises when the graph runs",
      "what it raises leaves the function, but writes to attributes, lists and the like that stand before it are not done; "
      "writes to tensors are. Under an exception handler the operator breaks the graph, and all is as in eager; with "
-     "`fullgraph=True` it does not, and no handler sees what it raises"),
+     "`fullgraph=True` it does not, and no handler sees what it raises. What torch's own operators raise on their data (an "
+     "index out of range, a matrix that has no factor), in graphs within the graph too, comes as in eager"),
     ("`inspect.isfunction(torch.compile(fn))`",
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
