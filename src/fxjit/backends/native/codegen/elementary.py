@@ -276,7 +276,7 @@ static FX float fx_gelu(float x) {
   float s = x * x;
   y = a < 1 ? x * fx_fused(x, POLYNOMIAL(CENTRE, s), 0.5f) : y;
 #endif
-  return y;
+  return __builtin_copysignf(y, x); /* x - x is 0, where it is -0 */
 }
 static FX float fx_gelu_slope(float x) {
   float a = __builtin_fabsf(x), u = a / (a + 4), tail = POLYNOMIAL(MILLS, u) * (0.25f - 0.25f * u);
