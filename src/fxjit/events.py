@@ -169,8 +169,13 @@ def record_event(event: Event) -> None:
 
 def report_frame_started(code: CodeType) -> None:
     """A frame passed the skip rules and is about to be traced."""
-    counters["frames"]["total"] += 1
+    count_frame()
     _compile_log.info("compiling %s (%s:%d)", code.co_qualname, code.co_filename, code.co_firstlineno)
+
+
+def count_frame() -> None:
+    """A frame is traced, or takes what another process stored of it."""
+    counters["frames"]["total"] += 1
 
 
 def is_listened_to() -> bool:

@@ -71,6 +71,19 @@ def test_explain_shows_all_of_it(new_process: NewProcess) -> None:
     assert texts[0] == texts[1] == texts[2]
 
 
+@pytest.mark.parametrize("text", [
+    FUNCTION, BREAK, HEAD + "def fn(x):\n    for n in range(2):\n        x = x * 2\n        print(end='')\n    return x\n",
+], ids=["a graph", "a break", "a skip"])  # fmt: skip
+def test_frames_and_graphs_are_counted_as_in_the_first_process(new_process: NewProcess, text: str) -> None:
+    told = []
+    for _ in range(2):
+        counters.clear()
+        fxjit.compile(new_process(text).fn)(X)
+        told.append({name: dict(counters[name]) for name in ("frames", "stats", "graph_break", "skip")})
+    assert counters["cache"]["entry hit"] + counters["cache"]["skip hit"] == told[0]["frames"]["total"]
+    assert told[0] == told[1]
+
+
 def test_whoever_listens_is_told(new_process: NewProcess) -> None:
     for _ in range(2):
         fn = fxjit.compile(new_process(BREAK).fn)

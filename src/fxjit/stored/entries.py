@@ -265,10 +265,13 @@ def _install(options: Any, frame: Frame, stored: Stored) -> tuple[bool, _C.Entry
     try:
         if marks_on_functions.breaks_are_errors() and _breaks(stored.packed):
             raise Changed("it ends at a break, which is an error here")
-        if "skip" not in stored.packed:
-            return True, _read_entry(options, frame, stored)
-        _read_skip(options, frame, stored)
-        return True, None
+        entry: _C.Entry | None = None
+        if "skip" in stored.packed:
+            _read_skip(options, frame, stored)
+        else:
+            entry = _read_entry(options, frame, stored)
+        events.count_frame()
+        return True, entry
     except (Changed, NotStorable) as why:
         log.info("a stored entry of %s does not fit: %s", code.co_qualname, str(why))
     except Exception as problem:  # whatever the file says, the frame can be traced
