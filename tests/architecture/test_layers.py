@@ -80,6 +80,9 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.executor": NATIVE_STAGES | RECURRENT,
     "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | RECURRENT | {
         "backends.native.compiled", "backends.aot.runtime.call_plan"},
+    "backends.native.choose.profitability": NATIVE_STAGES | RECURRENT | {
+        "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.predictions",
+        "backends.aot.runtime.call_plan"},
     "backends.native.choose.convolution_gradients": NATIVE_STAGES | {
         "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
@@ -174,6 +177,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.passes.cleanup"),
     ("backends.native.__init__", "backends.native.passes.group_norm"),
     ("backends.native.__init__", "backends.native.passes.softmax"),
+    ("backends.native.__init__", "backends.native.passes.convolution"),
     ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.__init__", "backends.native.choose.convolution_gradients"),

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxjit
+from fxjit import config
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.choose import channels_last
 from fxjit.backends.native.lower.table import meta_of
@@ -22,6 +23,7 @@ def seen(monkeypatch):
     """For each convolution that is compiled whether its images are channels last; all of them are large enough."""
     found: list[bool] = []
     monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
+    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
     inner = pipeline.use_channels_last
 
     def use(graph):
@@ -165,3 +167,45 @@ def test_sizes_that_vary_and_small_convolutions_are_as_they_were(seen, monkeypat
         monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 1 << 40)
         fxjit.compile(nn.Conv2d(3, 4, 3))(torch.randn(2, 3, 8, 8))
     assert seen == [False, False]
+
+
+def test_images_that_would_be_copied_often_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    """Instance norm's operator and the paddings take plain images only."""
+    blocks = ([nn.ReflectionPad2d(1), nn.Conv2d(16, 16, 3), nn.InstanceNorm2d(16)] for _ in range(3))
+    layers = nn.Sequential(*(layer for block in blocks for layer in block))
+    x = torch.randn(1, 16, 24, 24)
+    seen = []
+    undo = channels_last._Rewriter.undo
+
+    def undone(rewriter):
+        before = [each.name for each in rewriter.graph.nodes if each not in set(rewriter.copies.values())]
+        undo(rewriter)
+        assert [each.name for each in rewriter.graph.nodes] == before
+        rewriter.graph.lint()
+        assert not any(
+            made.is_contiguous(memory_format=torch.channels_last) for node in rewriter.turned
+            if isinstance(made := node.meta["val"], torch.Tensor)
+        )
+        seen.append(rewriter)
+
+    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
+
+    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last._Rewriter, "undo", undone)
+    for work, count in ((10_000, 2), (0, 2)):
+        monkeypatch.setattr(channels_last, "WORK_OF_COPY", work)
+        fxjit.reset()
+        with config.patch(cache_graphs=False, small_graphs_as_captured=False):
+            call = fxjit.compile(layers, dynamic=False)
+            found = []
+            for function in (layers, call):
+                leaf = x.clone().requires_grad_()
+                layers.zero_grad()
+                y = function(leaf)
+                y.square().sum().backward()
+                with torch.no_grad():
+                    found.append([y.detach(), function(x), leaf.grad, *(each.grad for each in layers.parameters())])
+        for eager, mine in zip(*found, strict=True):
+            torch.testing.assert_close(mine, eager, rtol=1e-3, atol=1e-3)
+            assert mine.stride() == eager.stride()
+        assert len(seen) == count

@@ -200,6 +200,7 @@ def test_depthwise_convolutions_of_images_that_are_not_channels_last(ours, monke
 @needs_kernels
 def test_a_blur_of_three_channels_keeps_its_layout(ours, monkeypatch):
     monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
+    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
     x, weight, other = torch.randn(2, 3, 80, 80), torch.rand(3, 1, 9, 9), torch.randn(16, 3, 3, 3)
 
     def f(x):
@@ -285,6 +286,17 @@ def test_what_is_measured_is_a_convolution(each):
     out = F.conv2d(torch.zeros(like.images, 1, like.height, like.width), torch.zeros(1, 1, like.rows, like.columns), None,
                    like.stride, like.padding, like.dilation)
     assert like == each or out.shape[2:] == (like.out_height, like.out_width)
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+def test_what_is_measured_is_a_transposed_convolution(stride):
+    each = dataclasses.replace(CONVOLUTION, stride=stride, padding=(1, 2), dilation=(1, 2), out_height=40, out_width=70,
+                               kind=Kind.TRANSPOSED)
+    like = own_convolutions.like(each)
+    padding = [reach - padding for reach, padding in zip((2, 4), like.padding, strict=True)]  # that of windows not turned over
+    out = F.conv_transpose2d(torch.zeros(1, 1, like.height, like.width), torch.zeros(1, 1, 3, 3), None, stride, padding, 0, 1,
+                             like.dilation)
+    assert out.shape[2:] == (like.out_height, like.out_width)
 
 
 def test_programs_with_convolutions_are_made_again_on_other_processors(monkeypatch):

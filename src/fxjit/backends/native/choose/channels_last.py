@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writes
 
 from ..lower.table import LOWERINGS, op_name
-from .predictions import CHANNELS_LAST_WORK
+from .predictions import CHANNELS_LAST_WORK, WORK_OF_COPY
 
 aten = torch.ops.aten
 #: Channels that make a vector.
@@ -39,9 +39,13 @@ _IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 def use_channels_last(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
     turned = {node for target in _IMAGES for node in graph.find_nodes(op="call_function", target=target) if _is_plane(node)}
-    if not turned or not _is_known(graph) or sum(map(_work, turned)) < CHANNELS_LAST_WORK or _shares_outputs(graph):
+    work = sum(map(_work, turned))
+    if not turned or not _is_known(graph) or work < CHANNELS_LAST_WORK or _shares_outputs(graph):
         return
-    _Rewriter(graph, turned).run()
+    rewriter = _Rewriter(graph, turned)
+    rewriter.run()
+    if rewriter.copied_elements() * WORK_OF_COPY > work:
+        rewriter.undo()
 
 
 def _is_plane(node: torch.fx.Node) -> bool:
@@ -77,6 +81,11 @@ def _last(value: torch.Tensor) -> bool:
     return value.is_contiguous(memory_format=torch.channels_last)
 
 
+def _is_both(value: torch.Tensor) -> bool:
+    """Whether images of one channel have the strides of plain ones, which what is made of them would have then."""
+    return value.shape[1] == 1 and value.stride()[1] != 1
+
+
 def _is_known(graph: torch.fx.Graph) -> bool:
     """Whether no size in the graph varies: looking at one that does may be a guard."""
     for node in graph.nodes:
@@ -107,14 +116,29 @@ class _Rewriter:
         #: The values whose strides are no longer these, as they were.
         self.before: dict[torch.fx.Node, Any] = {}
         self.copies: dict[tuple[torch.fx.Node, str], torch.fx.Node] = {}
+        #: The nodes as they were.
+        self.nodes: list[tuple[torch.fx.Node, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def run(self) -> None:
         for node in list(self.graph.nodes):
+            self.nodes.append((node, node.args, node.kwargs, node.meta.get("val")))
             if node.op == "output":
                 with self.graph.inserting_before(node):
                     node.args = torch.fx.node.map_arg(node.args, self.as_before)
             elif node in self.turned or any(each in self.before for each in node.all_input_nodes):
                 self.rewrite(node)
+
+    def copied_elements(self) -> int:
+        return sum(made.meta["val"].numel() for (_, kind), made in self.copies.items() if kind != "memory")
+
+    def undo(self) -> None:
+        """Leaves the graph as it was."""
+        for node, args, kwargs, value in self.nodes:
+            node.args, node.kwargs = args, kwargs
+            if value is not None:
+                node.meta["val"] = value
+        for made in reversed(self.copies.values()):
+            self.graph.erase_node(made)
 
     def rewrite(self, node: torch.fx.Node) -> None:
         with self.graph.inserting_before(node):
@@ -144,7 +168,7 @@ class _Rewriter:
 
     def last(self, node: torch.fx.Node) -> torch.fx.Node:
         """The images, channels last."""
-        if _last(node.meta["val"]):
+        if _last(node.meta["val"]) and not _is_both(node.meta["val"]):
             return node
         return self.copied(node, "last", aten.clone.default, node, memory_format=torch.channels_last)
 

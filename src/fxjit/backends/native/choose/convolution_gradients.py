@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxjit.schemas import view_base
+
 from ..executor.convolutions import convolution_of, is_offered
 from ..hints import Hints, hints_of
 from ..passes.convolution import Calls, is_pixelwise
@@ -34,17 +36,19 @@ def use_channels_last_in_training(joint: torch.fx.GraphModule) -> None:
 
 
 def _split(graph: torch.fx.Graph, node: torch.fx.Node, hints: Hints) -> None:
-    grad, x, weight, _, stride, padding, dilation, transposed, more, groups, wanted = node.args
+    grad, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = node.args
     users: dict[Any, torch.fx.Node] = {user.args[1]: user for user in node.users if user.target is operator.getitem}
-    if node.kwargs or transposed or groups != 1 or len(users) != len(node.users) or is_pixelwise(node):
+    if node.kwargs or groups != 1 or len(users) != len(node.users) or is_pixelwise(node):
         return
     call, how, left = Calls(graph, node), (stride, padding, dilation), list(wanted)  # type: ignore[arg-type]  # a list
+    nothing = [0 for _ in stride]  # type: ignore[union-attr]  # a list
     with graph.inserting_before(node):
         if IMAGES in users:
-            images = call(aten.convolution.default, grad, weight, None, *how, True, more, groups)
+            more = nothing if transposed else _more(grad, x, weight, *how)
+            images = call(aten.convolution.default, grad, weight, None, *how, not transposed, more, groups)
             left[IMAGES] = not _is_taken(images, users[IMAGES], images, hints)
         if WEIGHT in users:
-            given = grad, x, weight, None, *how, transposed, more, groups
+            given = *((x, grad) if transposed else (grad, x)), weight, None, *how, False, nothing, groups
             derivative = call(aten.convolution_backward.default, *given, [False, True, False])
             item = call(operator.getitem, derivative, WEIGHT)
             _lay_out_as(weight, derivative, item)
@@ -62,6 +66,13 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node, hints: Hints) -> None:
         node.meta["val"] = tuple(value if left[at] else None for at, value in enumerate(node.meta["val"]))
     else:
         graph.erase_node(node)
+
+
+def _more(grad: Any, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any) -> list[int]:
+    """Pixels that a convolution has not looked at, since a step was left over: those of its images' gradient."""
+    sizes, made, windows = (each.meta["val"].shape[2:] for each in (x, grad, weight))
+    return [size - ((out - 1) * step - 2 * pad + apart * (window - 1) + 1) for size, out, window, step, pad, apart in zip(
+        sizes, made, windows, stride, padding, dilation, strict=True)]
 
 
 def _is_taken(call: torch.fx.Node, before: torch.fx.Node, now: torch.fx.Node, hints: Hints) -> bool:
@@ -86,10 +97,15 @@ def _lay_out_as(weight: Any, derivative: torch.fx.Node, item: torch.fx.Node) -> 
 
 
 def _replace(before: torch.fx.Node, now: torch.fx.Node) -> None:
-    """Copies of the one that only lay it out as the other is are left out."""
+    """Copies of the one that only lay it out as the other is are left out, and views of it are taken anew."""
     for user in list(before.users):
-        is_copy = user.target is aten.clone.default and user.meta["val"].stride() == now.meta["val"].stride()
-        if is_copy and before.meta["val"].stride() != user.meta["val"].stride():
+        laid_out = before.meta["val"].stride() == now.meta["val"].stride()
+        if user.target is aten.clone.default and user.meta["val"].stride() == now.meta["val"].stride() and not laid_out:
             user.replace_all_uses_with(now)
+            user.graph.erase_node(user)
+        elif view_base(user) is before and not laid_out:
+            with user.graph.inserting_before(user):
+                view = Calls(user.graph, user)(user.target, now, *user.args[1:], **user.kwargs)
+            _replace(user, view)
             user.graph.erase_node(user)
     before.replace_all_uses_with(now)

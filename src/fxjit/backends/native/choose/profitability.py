@@ -20,9 +20,11 @@ from fxjit.backends.aot.recurrent import BACKWARD, OPERATORS, Layers
 from fxjit.backends.aot.runtime.call_plan import CallPlan
 
 from ..compiled import CompiledGraph
+from ..executor.convolutions import convolution_of
 from ..hints import Hints
 from ..ir import Extern
-from ..lower.table import Lowering
+from ..lower.table import Lowering, op_name
+from ..runtime.own_convolutions import is_preferred, microseconds_gained
 from ..schedule.blas import product_of
 from ..schedule.fuse import Group, Step, group_elements
 from .predictions import (
@@ -50,12 +52,22 @@ def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
     total = 0.0
     for step in steps:
         if isinstance(step, Extern):
-            product = product_of(step.node, low) is not None
-            total += LAUNCH if product else CALL + ARGUMENT * len(step.node.args)
-            total -= _less_by_recurrent(step.node, hints)
+            less = _less_by_convolution(step.node, hints)
+            if less is not None or product_of(step.node, low) is not None:
+                total += LAUNCH - (less or 0.0)
+            else:
+                total += CALL + ARGUMENT * len(step.node.args) - _less_by_recurrent(step.node, hints)
         elif isinstance(step, Group):
             total += LAUNCH - _passes_over_memory_less(step) * _pass_over(group_elements(step, hints))
     return total
+
+
+def _less_by_convolution(node: torch.fx.Node, hints: Hints) -> float | None:
+    """What a convolution, or a derivative of one, saves that our kernels do; None where they do not."""
+    found = convolution_of(node, hints) if "convolution" in op_name(node) else None
+    if found is None or not is_preferred(found[0]):
+        return None
+    return microseconds_gained(found[0])
 
 
 def _less_by_recurrent(node: torch.fx.Node, hints: Hints) -> float:

@@ -1,4 +1,5 @@
-/* Convolutions of float32 images, channels last, in one group, and transposed ones, which are the gradients of their images.
+/* Convolutions of float32 images, channels last, in one group, and transposed ones, which are the gradients of their images: those
+ * with a step are convolutions without one, each of some of the taps, of which each makes some of the results.
  *
  * Windows of 3 x 3 that move by one pixel go by Winograd's algorithm F(2 x 2, 3 x 3): four results, a tile, are made of 16 products
  * where there were 36. Pixels and weights are turned into 16 numbers each, which are multiplied as matrices, 16 products of tiles
@@ -40,10 +41,13 @@ static const double LARGE = 1e70;
 
 typedef struct {
     const convolution_t *convolution;
+    const convolution_sizes_t *all; /* of all taps of a transposed one */
     int turned;               /* by Winograd's algorithm */
     int64_t panels, channels; /* of 32 results each; rounded up to whole lines */
     int64_t down, across, tiles, block; /* of tiles: in an image, in all images, and how many a thread multiplies at once */
     int64_t depth, deep, pixels; /* of other windows: numbers of one, how many are copied at once, and pixels likewise */
+    int64_t first[2], step[2];   /* of other windows: where their results are */
+    int64_t tap[2], apart[2];    /* of a transposed one: its first tap, and the distance to the next, of the weight turned over */
     int64_t of_weights, of_sizes, of_taps, of_block, of_sums, of_list; /* floats; of the list: places */
     float *weights, *squares, *taps, *blocks;
     int64_t *list; /* pixels that Winograd's algorithm does not serve */
@@ -75,16 +79,16 @@ chain_of(int64_t depth)
 
 /* Sizes alone. */
 static void
-lay_out(task_t *task, const convolution_sizes_t *s, int threads)
+lay_out(task_t *task, const convolution_sizes_t *s, int threads, int with_step)
 {
     int64_t all = s->images * s->out_height * s->out_width;
-    task->turned = is_turned(s);
+    task->turned = is_turned(s) && !with_step;
     task->panels = (s->results + COLUMNS - 1) / COLUMNS;
     task->channels = rounded_up(s->channels, LINE);
     task->depth = s->rows * s->columns * s->channels;
-    int64_t parts = (task->depth + DEPTH - 1) / DEPTH;
+    int64_t parts = most((task->depth + DEPTH - 1) / DEPTH, 1);
     task->deep = rounded_up((task->depth + parts - 1) / parts, LINE);
-    task->pixels = least(most(BLOCK / (int64_t)sizeof(float) / task->deep / ROWS, 1), 8) * ROWS;
+    task->pixels = least(most(BLOCK / (int64_t)sizeof(float) / most(task->deep, 1) / ROWS, 1), 8) * ROWS;
     task->of_weights = task->panels * task->depth * COLUMNS;
     task->of_block = task->deep * task->pixels;
     task->of_sums = task->panels * task->pixels * COLUMNS;
@@ -109,6 +113,59 @@ lay_out(task_t *task, const convolution_sizes_t *s, int threads)
     }
 }
 
+/* One of the convolutions that a transposed one with a step is: of the results (row, column), a step apart. A tap of the window,
+ * turned over, is of those results whose pixel it falls on: every few taps is. */
+static void
+choose_taps(convolution_sizes_t *one, task_t *task, const convolution_sizes_t *s, int64_t row, int64_t column)
+{
+    *one = *s;
+    int64_t *windows[2] = {&one->rows, &one->columns}, *sizes[2] = {&one->out_height, &one->out_width};
+    int64_t firsts[2] = {row, column};
+    for (int i = 0; i < 2; i++) {
+        int64_t step = s->stride[i], taps = *windows[i], tap = 0, apart = 1;
+        while (apart * s->dilation[i] % step != 0) {
+            apart++;
+        }
+        while (tap < apart && (firsts[i] - s->padding[i] + tap * s->dilation[i]) % step != 0) {
+            tap++;
+        }
+        int reached = tap < least(apart, taps);
+        task->first[i] = firsts[i];
+        task->step[i] = step;
+        task->tap[i] = tap;
+        task->apart[i] = apart;
+        *windows[i] = reached ? (taps - tap + apart - 1) / apart : 0;
+        *sizes[i] = (*sizes[i] - firsts[i] + step - 1) / step;
+        one->padding[i] = reached ? -(firsts[i] - s->padding[i] + tap * s->dilation[i]) / step : 0;
+        one->dilation[i] = apart * s->dilation[i] / step;
+        one->stride[i] = 1;
+    }
+}
+
+static int
+has_step(const convolution_sizes_t *s)
+{
+    return s->kind == TRANSPOSED && (s->stride[0] > 1 || s->stride[1] > 1);
+}
+
+/* The same of each of them: the most floats that a thread takes beside weights. */
+static int64_t
+floats_with_step(const convolution_sizes_t *s, int threads)
+{
+    int64_t floats = 0;
+    for (int64_t at = 0; at < s->stride[0] * s->stride[1]; at++) {
+        convolution_sizes_t one;
+        task_t task;
+        choose_taps(&one, &task, s, at / s->stride[1], at % s->stride[1]);
+        if (one.out_height <= 0 || one.out_width <= 0) {
+            continue;
+        }
+        lay_out(&task, &one, threads, 1);
+        floats = most(floats, task.of_block + task.of_sums);
+    }
+    return floats;
+}
+
 int64_t
 fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
 {
@@ -119,7 +176,10 @@ fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
         return fxjit_weights_room(sizes, threads);
     }
     task_t task;
-    lay_out(&task, sizes, threads);
+    lay_out(&task, sizes, threads, 0);
+    if (has_step(sizes)) {
+        return (task.of_weights + threads * floats_with_step(sizes, threads)) * (int64_t)sizeof(float);
+    }
     int64_t floats = task.of_weights + task.of_sizes + task.of_taps + threads * (task.of_block + task.of_sums);
     return rounded_up(floats * (int64_t)sizeof(float), 64) + task.of_list * (int64_t)sizeof(int64_t);
 }
@@ -129,6 +189,9 @@ fxjit_convolution_threads(const convolution_sizes_t *s)
 {
     int64_t work = s->images * s->out_height * s->out_width * s->results * s->rows * s->columns *
                    (s->kind == DEPTHWISE ? 1 : s->channels);
+    if (has_step(s)) {
+        work /= s->stride[0] * s->stride[1];
+    }
     return fxjit_openmp.inside() ? 1 : (int)least(fxjit_openmp.most(), work / WORK + 1);
 }
 
@@ -300,22 +363,28 @@ pack_panel(const convolution_t *convolution, int64_t panel, float *to)
     }
 }
 
-/* The same of a transposed one. */
+/* The same of a transposed one's taps. */
 WIDE static void
-pack_flipped_panel(const convolution_t *convolution, int64_t panel, float *to)
+pack_flipped_panel(const task_t *task, int64_t panel, float *to)
 {
-    const convolution_sizes_t *s = &convolution->sizes;
-    int64_t taps = s->rows * s->columns, line = taps * s->results, step = s->weight_last ? 1 : taps;
+    const convolution_sizes_t *s = &task->convolution->sizes, *all = task->all;
+    int64_t taps = all->rows * all->columns, line = taps * s->results, step = s->weight_last ? 1 : taps;
     __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
                                         _mm512_set1_epi32((int)step));
     for (int64_t side = 0; side < COLUMNS; side += LANES) {
         int64_t result = panel * COLUMNS + side;
         __mmask16 there = first_lanes(s->results - result);
-        for (int64_t tap = 0; tap < taps; tap++) {
-            for (int64_t channel = 0; channel < s->channels; channel++) {
-                const float *from = convolution->weight + channel * line + tap * (s->weight_last ? s->results : 1);
-                __m512 numbers = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from + (there ? result * step : 0), 4);
-                _mm512_store_ps(to + ((taps - 1 - tap) * s->channels + channel) * COLUMNS + side, numbers);
+        const float *first = task->convolution->weight + (there ? result * step : 0);
+        for (int64_t some = 0; some < s->channels; some += LANES) { /* whose weights stay in the cache from tap to tap */
+            for (int64_t at = 0; at < s->rows * s->columns; at++) {
+                int64_t row = task->tap[0] + at / s->columns * task->apart[0];
+                int64_t tap = taps - 1 - (row * all->columns + task->tap[1] + at % s->columns * task->apart[1]);
+                for (int64_t channel = some; channel < least(some + LANES, s->channels); channel++) {
+                    const float *from = first + channel * line + tap * (s->weight_last ? s->results : 1);
+                    __m512 numbers = s->weight_last ? _mm512_maskz_loadu_ps(there, from)
+                                                    : _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from, 4);
+                    _mm512_store_ps(to + (at * s->channels + channel) * COLUMNS + side, numbers);
+                }
             }
         }
     }
@@ -613,6 +682,18 @@ copy_window(const convolution_t *convolution, int64_t at, int64_t from, int64_t 
     }
 }
 
+/* The pixel of a result. */
+static inline int64_t
+place_of(const task_t *task, int64_t at)
+{
+    const convolution_sizes_t *s = &task->convolution->sizes, *all = task->all;
+    if (s == all) {
+        return at;
+    }
+    int64_t image = at / (s->out_height * s->out_width), y = at / s->out_width % s->out_height, x = at % s->out_width;
+    return (image * all->out_height + task->first[0] + y * task->step[0]) * all->out_width + task->first[1] + x * task->step[1];
+}
+
 /* Results from one place of the list to another; of all of them, where there is no list. */
 WIDE static void
 convolve_windows(const task_t *task, const int64_t *list, int64_t from, int64_t to, float *block, float *sums)
@@ -621,6 +702,9 @@ convolve_windows(const task_t *task, const int64_t *list, int64_t from, int64_t 
     const convolution_sizes_t *s = &convolution->sizes;
     for (; from < to; from += task->pixels) {
         int64_t count = least(task->pixels, to - from), apart = count * LINE;
+        if (task->depth == 0) { /* no tap falls on a pixel */
+            memset(sums, 0, (size_t)(task->panels * count * COLUMNS) * sizeof(float));
+        }
         for (int64_t at = 0; at < task->depth; at += task->deep) {
             int64_t deep = least(task->deep, task->depth - at);
             for (int64_t i = 0; i < count; i++) {
@@ -632,7 +716,7 @@ convolve_windows(const task_t *task, const int64_t *list, int64_t from, int64_t 
             }
         }
         for (int64_t i = 0; i < count; i++) {
-            float *out = convolution->out + (list ? list[from + i] : from + i) * s->results;
+            float *out = convolution->out + place_of(task, list ? list[from + i] : from + i) * s->results;
             for (int64_t result = 0; result < s->results; result += LANES) {
                 __mmask16 there = first_lanes(s->results - result);
                 __m512 sum = _mm512_load_ps(sums + (result / COLUMNS * count + i) * COLUMNS + result % COLUMNS);
@@ -653,7 +737,13 @@ convolve_windows_together(task_t *task, const int64_t *list, int64_t count, floa
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
     for (int64_t panel = task->panels * thread / threads; panel < task->panels * (thread + 1) / threads; panel++) {
         int transposed = task->convolution->sizes.kind == TRANSPOSED;
-        (transposed ? pack_flipped_panel : pack_panel)(task->convolution, panel, task->weights + panel * task->depth * COLUMNS);
+        float *to = task->weights + panel * task->depth * COLUMNS;
+        if (transposed) {
+            pack_flipped_panel(task, panel, to);
+        }
+        else {
+            pack_panel(task->convolution, panel, to);
+        }
     }
     fxjit_openmp.barrier();
     convolve_windows(task, list, count * thread / threads, count * (thread + 1) / threads, block, sums);
@@ -693,6 +783,25 @@ convolve(void *data)
     }
 }
 
+/* A transposed one with a step, one of those that it is after the other. */
+static void
+convolve_with_step(const convolution_t *convolution, float *room, int threads)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    for (int64_t at = 0; at < s->stride[0] * s->stride[1]; at++) {
+        convolution_t one = *convolution;
+        task_t task = {.convolution = &one, .all = s};
+        choose_taps(&one.sizes, &task, s, at / s->stride[1], at % s->stride[1]);
+        if (one.sizes.out_height <= 0 || one.sizes.out_width <= 0) {
+            continue;
+        }
+        lay_out(&task, &one.sizes, threads, 1);
+        task.weights = room;
+        task.blocks = task.weights + task.of_weights;
+        fxjit_openmp.parallel(convolve, &task, (unsigned)threads, 0);
+    }
+}
+
 void
 fxjit_convolve(const convolution_t *convolution, void *room, int threads)
 {
@@ -704,8 +813,12 @@ fxjit_convolve(const convolution_t *convolution, void *room, int threads)
         fxjit_convolve_weights(convolution, room, threads);
         return;
     }
-    task_t task = {.convolution = convolution};
-    lay_out(&task, &convolution->sizes, threads);
+    if (has_step(&convolution->sizes)) {
+        convolve_with_step(convolution, room, threads);
+        return;
+    }
+    task_t task = {.convolution = convolution, .all = &convolution->sizes, .apart = {1, 1}};
+    lay_out(&task, &convolution->sizes, threads, 0);
     task.weights = room;
     task.squares = task.weights + task.of_weights;
     task.taps = task.squares + task.of_sizes;

@@ -9,8 +9,8 @@
 /* What a convolution is; runtime/own_convolutions.py has the same list.
  * IN_ONE_GROUP: the weight lies as [results, channels, rows, columns], or with its channels last.
  * DEPTHWISE: as [channels][rows, columns], with any distance between channels.
- * TRANSPOSED: of step 1, and so the gradient of another's images: a convolution by the weight's windows turned over, with the
- * padding that this takes. The weight lies as [channels, results, rows, columns], or with its results last.
+ * TRANSPOSED: the gradient of another's images: a convolution by the weight's windows turned over, with the padding that this
+ * takes; `stride` is that of the other, by which these images' pixels are apart. The weight lies as [channels, results, rows, columns], or with its results last.
  * OF_WEIGHT: the gradient of the weight of one in one group, whose sizes they are: `weight` is the gradient of the results, and
  * `out` lies as a weight does. */
 enum { IN_ONE_GROUP, DEPTHWISE, TRANSPOSED, OF_WEIGHT };

@@ -48,8 +48,6 @@ def _of_images(node: torch.fx.Node) -> Sizes | None:
     results, channels, rows, columns = weight.shape
     depthwise = groups == results and channels == 1
     if transposed:
-        if tuple(stride) != (1, 1) or any(more):
-            return None
         results, channels = channels, results
         padding = [dilation[i] * (size - 1) - padding[i] for i, size in enumerate((rows, columns))]
         layout = layout_in_one_group(x, weight, out, groups, Kind.TRANSPOSED)

@@ -1,10 +1,13 @@
-"""1x1 convolutions and their derivatives as matrix products: oneDNN turns its operands into a layout of its own and back at
-each call, which costs more than BLAS needs for the whole. Two passes of `cleanup.PASSES`.
+"""Convolutions along one dimension as those of images of one row, as ATen does them: all that is done for images is done for
+them. And 1x1 convolutions and their derivatives as matrix products: oneDNN turns its operands into a layout of its own
+and back at each call, which costs more than BLAS needs for the whole. The latter are two passes of `cleanup.PASSES`.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +23,70 @@ FEW_PIXELS = 9
 
 #: Pixels below which, and weights above which, the products of the images are added up as they are made.
 SHORT_SUM, LARGE_WEIGHT = 256, 16384
+
+
+def convolve_rows(graph: torch.fx.Graph) -> None:
+    """`convolution` and `convolution_backward` of one dimension as those of images of one row, and what keeps the layout of
+    images, but not of three dimensions."""
+    found = False
+    for target, images in ((aten.convolution.default, 1), (aten.convolution_backward.default, 2)):
+        for node in list(graph.find_nodes(op="call_function", target=target)):
+            if not node.kwargs and all(_is_dense(_value(each), 3) for each in node.args[: images + 1]):
+                found = _convolve_row(graph, node, images) or found
+    if not found:
+        return
+    for target, make in ((aten.constant_pad_nd.default, _pad_row), (aten.cat.default, _join_rows)):
+        for node in list(graph.find_nodes(op="call_function", target=target)):
+            if not node.kwargs and all(_is_dense(_value(each), 3) for each in node.all_input_nodes):
+                _put_in_place(graph, node, functools.partial(make, node))
+
+
+def _pad_row(node: torch.fx.Node, call: Calls) -> torch.fx.Node:
+    arguments: Any = node.args
+    x, pad, *value = arguments
+    return call(node.target, call(aten.unsqueeze.default, x, 2), [*pad[:2], 0, 0, *pad[2:]], *value)
+
+
+def _join_rows(node: torch.fx.Node, call: Calls) -> torch.fx.Node:
+    arguments: Any = node.args
+    parts, *dims = arguments
+    dim = dims[0] % 3 if dims else 0
+    return call(node.target, [call(aten.unsqueeze.default, each, 2) for each in parts], dim + dim // 2)
+
+
+def _convolve_row(graph: torch.fx.Graph, node: torch.fx.Node, images: int) -> bool:
+    stride, padding, dilation, transposed, more, groups, *wanted = node.args[images + 2 :]
+
+    def convolved(call: Calls) -> torch.fx.Node:
+        rows = [call(aten.unsqueeze.default, each, 2) for each in node.args[: images + 1]]
+        ways: Any = [[1, *stride], [0, *padding], [1, *dilation], transposed, [0, *more]]  # type: ignore[misc]  # lists
+        return call(node.target, *rows, node.args[images + 1], *ways, groups, *wanted)
+
+    return _put_in_place(graph, node, convolved)
+
+
+def _put_in_place(graph: torch.fx.Graph, node: torch.fx.Node, make: Callable[[Calls], torch.fx.Node]) -> bool:
+    """What images of one row give in the place of the node's result, or of those of its results that are read, unless their
+    strides differ."""
+    items = isinstance(node.meta["val"], tuple)
+    results = list(node.users) if items else [node]
+    if any(each.target is not operator.getitem for each in results if items):
+        return False
+    before = node.prev
+    with graph.inserting_before(node):
+        call = Calls(graph, node)
+        new = make(call)
+        taken = [call(operator.getitem, new, each.args[1]) if items else new for each in results]
+        by = [each if each.meta["val"].dim() == 1 else call(aten.squeeze.dim, each, 2) for each in taken]
+    if any(now.meta["val"].stride() != each.meta["val"].stride() for now, each in zip(by, results, strict=True)):
+        while node.prev is not before:
+            graph.erase_node(node.prev)
+        return False
+    for now, each in zip(by, results, strict=True):
+        _replace(graph, each, now)
+    if items:
+        graph.erase_node(node)
+    return True
 
 
 def multiply_forward(graph: torch.fx.Graph) -> None:
@@ -81,9 +148,9 @@ def _value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-def _is_dense(value: Any) -> bool:
+def _is_dense(value: Any, dims: int = 4) -> bool:
     """Images of sizes that are known."""
-    return (isinstance(value, torch.Tensor) and value.dim() == 4 and value.dtype is torch.float32
+    return (isinstance(value, torch.Tensor) and value.dim() == dims and value.dtype is torch.float32
             and value.device.type == "cpu" and all(isinstance(size, int) and size > 0 for size in value.shape))
 
 

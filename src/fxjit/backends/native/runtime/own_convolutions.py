@@ -71,6 +71,12 @@ class Convolution:
         flat = (each if isinstance(each, tuple) else (each,) for each in astuple(self))
         return tuple(int(number) for each in flat for number in each)
 
+    @property
+    def work(self) -> int:
+        """Multiplications, but for those of pixels between steps and beside images."""
+        channels = 1 if self.kind is Kind.DEPTHWISE else self.channels
+        return self.images * self.out_height * self.out_width * self.results * self.rows * self.columns * channels
+
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Convolution:
         """From its numbers."""
@@ -79,14 +85,26 @@ class Convolution:
         return cls(*numbers[:9], *pairs, bool(last), Kind(kind), step)  # type: ignore[call-arg, arg-type]  # as many as there are
 
 
-_measured: dict[Convolution, bool] = {}
+#: Nanoseconds by ATen and by our kernels.
+_measured: dict[Convolution, tuple[int, int]] = {}
 
 
 def is_preferred(convolution: Convolution) -> bool:
     """Whether our kernels do it, by what was measured once of one like it."""
     if not config.cpp.own_convolutions:
         return False
+    atens, own = _times(like(convolution))
+    return own < (MARGIN_DEPTHWISE if convolution.kind is Kind.DEPTHWISE else MARGIN) * atens
+
+
+def microseconds_gained(convolution: Convolution) -> float:
+    """What our kernels save beside ATen's, by the same measurement; negative where they take longer."""
     measured = like(convolution)
+    atens, own = _times(measured)
+    return (atens - own) / 1e3 * convolution.work / measured.work
+
+
+def _times(measured: Convolution) -> tuple[int, int]:
     if measured not in _measured:
         facts = ("own convolution", measured, processor(), torch.__version__)
         _measured[measured] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], measured)
@@ -99,14 +117,23 @@ def like(convolution: Convolution) -> Convolution:
     if convolution.kind is Kind.DEPTHWISE:
         return like_depthwise(convolution)
     channels, results = (min(_power(size, 2), MOST_CHANNELS) for size in (convolution.channels, convolution.results))
+    results = min(results, convolution.results) if results == 16 else results  # of few, most of a panel is wasted
     pixels = convolution.images * convolution.out_height * convolution.out_width
     side = min(math.isqrt(_power(pixels, 4)), math.isqrt(MOST_PIXELS))
-    sides = [(side - 1) * stride + dilation * (window - 1) + 1 - 2 * padding for stride, dilation, window, padding in zip(
-        convolution.stride, convolution.dilation, (convolution.rows, convolution.columns), convolution.padding, strict=True)]
-    if min(sides) < 1:  # all of it is padding
+    reach = [dilation * (window - 1) for window, dilation in zip((convolution.rows, convolution.columns), convolution.dilation,
+                                                                 strict=True)]
+    ways = [*zip(convolution.stride, reach, convolution.padding, strict=True)]
+    out = [side, side]
+    if convolution.kind is Kind.TRANSPOSED:  # its padding is that of windows turned over
+        sides = [(side - 1 + reached - 2 * padding) // stride + 1 for stride, reached, padding in ways]
+        out = [(side - 1) * stride + 2 * padding - reached + 1
+               for side, (stride, reached, padding) in zip(sides, ways, strict=True)]
+    else:
+        sides = [(side - 1) * stride + reached + 1 - 2 * padding for stride, reached, padding in ways]
+    if min(*sides, *out) < 1:  # all of it is padding
         return convolution
     return replace(convolution, images=1, channels=channels, results=results, height=sides[0], width=sides[1],
-                   out_height=side, out_width=side)
+                   out_height=out[0], out_width=out[1])
 
 
 def like_depthwise(convolution: Convolution) -> Convolution:
@@ -129,7 +156,7 @@ def _power(size: int, base: int) -> int:
     return found
 
 
-def _compared(key: str, convolution: Convolution) -> bool:
+def _compared(key: str, convolution: Convolution) -> tuple[int, int]:
     try:
         atens, own = map(int, get_facts(key)["nanoseconds"])
     except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
@@ -137,7 +164,7 @@ def _compared(key: str, convolution: Convolution) -> bool:
         counters["native"]["kernels of convolutions compared"] += 1
         log.info("a convolution like %s: %.1f us by ATen, %.1f us by our kernels", convolution, atens / 1e3, own / 1e3)
         put_facts(key, {"nanoseconds": [atens, own]})
-    return own < (MARGIN_DEPTHWISE if convolution.kind is Kind.DEPTHWISE else MARGIN) * atens
+    return atens, own
 
 
 def measure(convolution: Convolution) -> tuple[int, int]:

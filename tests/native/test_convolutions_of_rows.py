@@ -1,0 +1,97 @@
+"""Convolutions along one dimension, which are compiled as those of images of one row."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fxjit
+from fxjit import config
+from fxjit.backends.native.choose import channels_last
+
+
+@pytest.fixture(params=[0, 1 << 60], ids=["channels last", "plain"])
+def layout(request, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", request.param)
+    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    fxjit.reset()
+    with config.patch(cache_graphs=False, small_graphs_as_captured=False):
+        yield
+    fxjit.reset()
+
+
+class Sound(nn.Module):
+    """One channel at first, windows with a dilation, paddings of one side, gates, groups, steps, joined channels and times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.one = nn.Conv1d(1, 24, 1), nn.Conv1d(24, 48, 2, dilation=3), nn.Conv1d(24, 24, 1)
+        self.down, self.norm = nn.Conv1d(24, 20, 4, 2, 1, padding_mode="reflect"), nn.BatchNorm1d(20)
+        self.grouped, self.depthwise = nn.Conv1d(20, 20, 3, padding=1, groups=2), nn.Conv1d(20, 20, 5, padding=2, groups=20)
+        self.up = nn.ConvTranspose1d(40, 24, 5, 3, 1, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        a, b = self.gate(F.pad(x, (3, 0))).chunk(2, 1)
+        x = x + self.one(a.tanh() * b.sigmoid())
+        y = F.relu(self.norm(self.down(x)))
+        y = torch.cat([self.grouped(y), self.depthwise(y)], 1)
+        y = self.up(torch.cat([y, F.max_pool1d(y, 2), y[..., :3]], -1))
+        return F.pad(y, (-1, 2, 1, 0)), x
+
+
+def test_a_network_of_sounds_is_as_in_eager(layout):
+    torch.manual_seed(0)
+    model = Sound()
+    x = torch.randn(2, 1, 40)
+    found = []
+    for compiles in (False, True):
+        module = copy.deepcopy(model)
+        call = fxjit.compile(module, fullgraph=True, dynamic=False) if compiles else module
+        leaf = x.clone().requires_grad_()
+        results = call(leaf)
+        sum(each.square().sum() for each in results).backward()
+        module.eval()
+        with torch.no_grad():
+            results += call(x)
+        found.append([*results, leaf.grad, *(each.grad for each in module.parameters()), *module.buffers()])
+    for eager, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4)
+        assert mine.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("strides", ["plain", "times last", "every second", "expanded"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_results_have_the_strides_of_eager(layout, strides, bias):
+    x = {"plain": torch.randn(3, 18, 16), "times last": torch.randn(3, 16, 18).transpose(1, 2),
+         "every second": torch.randn(3, 18, 32)[..., ::2], "expanded": torch.randn(1, 18, 16).expand(3, 18, 16)}[strides]
+    weight, more = torch.randn(20, 18, 3), torch.randn(20) if bias else None
+
+    def call(x, weight, more):
+        return F.conv1d(x, weight, more, 2, 1)
+
+    found = []
+    for function in (call, fxjit.compile(call, fullgraph=True, dynamic=False)):
+        leaves = [each.detach().requires_grad_() for each in (x, weight, more) if each is not None]
+        y = function(*leaves, *([] if bias else [None]))
+        y.square().sum().backward()
+        with torch.no_grad():
+            found.append([y.detach(), function(x, weight, more), *(each.grad for each in leaves)])
+    for eager, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4)
+        assert mine.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("size", [(2, 1, 12, 12), (1, 1, 20, 9)], ids=str)
+def test_images_of_one_channel(layout, size):
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 3), nn.Tanh(), nn.Conv2d(1, 18, 1))
+    x = torch.randn(size)
+    with torch.no_grad():
+        found, eager = fxjit.compile(layers, dynamic=False)(x), layers(x)
+    torch.testing.assert_close(found, eager, rtol=1e-4, atol=1e-4)
+    assert found.stride() == eager.stride()
