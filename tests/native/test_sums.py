@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,11 @@ import torch
 from benchmarks.accuracy import compiled_all, errors_of_reductions
 from benchmarks.exact_functions import L
 from benchmarks.exact_reductions import matrices, reductions
+from torch.nn import functional as F
+
+import fxjit
+from fxjit import config
+from fxjit.backends.native.codegen.graph_kernels import GraphKernels
 
 Reduction = Callable[[torch.Tensor, int], torch.Tensor]
 aten = torch.ops.aten
@@ -133,3 +139,32 @@ def test_infinite_sums_are_eagers() -> None:
     for dim, given in ((1, x), (0, x.t().contiguous())):
         ours = compiled_all([lambda x, dim=dim: x.sum(dim)], given)(given)[0]
         torch.testing.assert_close(ours, given.sum(dim), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [100, 32])
+def test_an_index_is_read_once_for_a_row_of_columns(monkeypatch, width, dtype):
+    """What does not vary along columns is read before the loop over them."""
+    sources, render = [], GraphKernels.render
+
+    def rendered(kernels, *args):
+        launches = render(kernels, *args)
+        sources.append(kernels.source)
+        return launches
+
+    monkeypatch.setattr(GraphKernels, "render", rendered)
+    index, table = torch.randint(50, (6, 9)), torch.randn(50, width).to(dtype)
+
+    def call(index, table):
+        return F.embedding(index, table).mean(1)
+
+    fxjit.reset()
+    with config.patch(cache_graphs=False):
+        compiled = fxjit.compile(call, fullgraph=True, dynamic=False)
+        torch.testing.assert_close(compiled(index, table), call(index, table))
+        with pytest.raises(IndexError):
+            compiled(index + 45, table)
+    (source,) = sources
+    (index_name,) = re.findall(r"const int64_t \*__restrict__ (p\d+)", source)
+    loops = [part.split("}")[0] for part in source.split("#pragma omp simd")[1:]]
+    assert f" = {index_name}[" in source and not any(f" = {index_name}[" in each for each in loops)

@@ -66,9 +66,11 @@ class Printer:
     key of a value is made of its operands' names.
     """
 
-    def __init__(self, pointers: Mapping[str, str], symbols: dict[str, str]) -> None:
+    def __init__(self, pointers: Mapping[str, str], symbols: dict[str, str], innermost: str | None = None) -> None:
         self.pointers = pointers
         self.symbols = symbols
+        #: The variable of the innermost loop, where that is not the one of an expression's last dimension.
+        self.innermost = innermost
         self.counter = 0
         self.checks = False
         #: Names of constants by their text, where the kernel makes integers of floats (`hides_constants`); else none.
@@ -98,6 +100,14 @@ class Printer:
             terms.append(name if stride == 1 else f"{name} * {self.size(stride)}")
         return " + ".join(terms) if terms else "0"
 
+    def varies(self, strides: Sizes, loops: list[str]) -> bool:
+        """Whether a place with these strides is another one in each iteration of the innermost loop."""
+        if not loops or not strides:
+            return False
+        if self.innermost is None:
+            return strides[-1] != 0
+        return self.innermost in loops and strides[loops.index(self.innermost)] != 0
+
     def emit(self, expr: Expr, loops: list[str], inner: Loops, outer: Loops, given: Given | None = None) -> str:
         """Adds what computes `expr` to the scopes and returns its name. `given` names loads whose value is at hand."""
         values: dict[int, tuple[str, bool]] = {}
@@ -119,7 +129,7 @@ class Printer:
             ctype = type_in(scope, inner, node.dtype)
             return self.named(operation(node, names), ctype, scope, names, SCALARS[node.name].cost), deep
         if isinstance(node, Iota):
-            deep = bool(loops) and node.strides[-1:] != (0,) and bool(node.strides)
+            deep = self.varies(node.strides, loops)
             text = f"({C_TYPES[node.dtype]})({self.affine(node.strides, node.offset, loops)})"
             return self.named(text, C_TYPES[node.dtype], inner if deep else outer, ()), deep
         assert isinstance(node, Load)
@@ -149,7 +159,7 @@ class Printer:
         self, load: Load, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]]
     ) -> tuple[str, Loops, list[str], bool]:
         """(the place in memory, the scope it is read in, the names it depends on, whether it varies in the innermost loop)"""
-        deep = (bool(loops) and load.strides[-1] != 0) or any(values[id(g.index)][1] for g in load.gathers)
+        deep = self.varies(load.strides, loops) or any(values[id(g.index)][1] for g in load.gathers)
         scope = inner if deep else outer
         place = self.affine(load.strides, load.offset, loops)
         indices = [self.checked(gather, values[id(gather.index)][0], scope) for gather in load.gathers]

@@ -31,6 +31,8 @@ BLOCK = 4096
 GRAIN = 120_000
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
+#: The place of the loop over neighbouring columns, in groups that reduce over columns.
+COLUMN = "(lb + l)"
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Renderer:
         self.types: dict[str, torch.dtype] = {}
         self.parameters = sorted(group_symbols(self.group), key=str)
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
-        self.printer = Printer(self.pointers, self.symbols)
+        self.printer = Printer(self.pointers, self.symbols, COLUMN if group.column_reduction else None)
         self.printer.hides_constants = any(makes_integers(expr) for member in group.members for expr in member.compute.exprs)
         self.read_here = {load.buffer for member in group.members for load in member.compute.loads()}
         self.arrays: list[str] = []
@@ -275,7 +277,7 @@ class Renderer:
             return None
         both = kept is not None and isinstance(size, int) and size <= SHORT
         most = -(-min(most, size if isinstance(size, int) else most) // LEAST) * LEAST
-        place = "l" if loop == "(lb + l)" else f"{loop} - {start}"
+        place = "l" if loop == COLUMN else f"{loop} - {start}"
         return ConvertedRows(loop, start, place, count, most, {} if kept is None else kept, self.arrays, both)
 
     def scopes(self) -> tuple[Loops, Loops]:
@@ -559,7 +561,7 @@ class Renderer:
     # Columns
 
     def column_loops(self, member: Member) -> list[str]:
-        return [*self.outer[:-1], "(lb + l)", *(f"i{k}" for k in range(len(member.inner)))]
+        return [*self.outer[:-1], COLUMN, *(f"i{k}" for k in range(len(member.inner)))]
 
     def column_nest(self, members: list[Member], reducers: list[Member], bounds: tuple[str, str] | None) -> list[str]:
         declared = []
@@ -572,22 +574,22 @@ class Renderer:
             [m.compute.out.name for m in reducers if self.is_compensated(m)], sizes, self.columns
         )
         declared += pieces.declared
-        scope: Loops = Scope()
+        scope, before = self.scopes()
         names: dict[str, str] = {}
-        rows = self.converted_rows("(lb + l)", self.group.outer[-1], "lb", "nl", self.columns)
+        rows = self.converted_rows(COLUMN, self.group.outer[-1], "lb", "nl", self.columns)
         for member in members:
             loops = self.column_loops(member)
             with self.printer.converting(rows):
                 if member.compute.reduction is None:
-                    self.body(member, loops, scope, scope, names)
+                    self.body(member, loops, scope, before, names)
                     continue
-                value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, names))
+                value = self.printer.emit(member.compute.expr, loops, scope, before, self.at_hand(member, names))
             gathered = "v" if self.is_compensated(member) else "a"
             scope.lines.append(Line(self.combine(member, f"{gathered}_{member.compute.out.name}[l]", value), [value]))
         nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         if rows is not None:
             nest = [*rows.before, *nest, *rows.after]
-        nest += pieces.end
+        nest = [*before.lines, *nest, *pieces.end]
         for k in reversed(range(len(sizes))):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
@@ -600,22 +602,23 @@ class Renderer:
             out.append(f"alignas(64) {ctype} r_{name}[{self.columns}];")
             inside = [
                 f"r_{name}[l] = ({ctype}){self.total_of(member, '[l]')};",
-                *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], "(lb + l)"]),
+                *self.store_row(member, f"r_{name}[l]", [*self.outer[:-1], COLUMN]),
             ]
             out += ["for (int64_t l = 0; l < nl; ++l) {", indent(lines(inside)), "}"]
         return out
 
     def column_statements(self, members: list[Member]) -> list[str]:
         out: list[str] = []
-        scope: Loops = Scope()
-        loops = [*self.outer[:-1], "(lb + l)"]
+        scope, before = self.scopes()
+        loops = [*self.outer[:-1], COLUMN]
         for member in members:
             name = member.compute.out.name
             out.append(f"alignas(64) {self.acc_type(member)} r_{name}[{self.columns}];")
-            value = self.printer.emit(member.compute.expr, loops, scope, scope, self.at_hand(member, {}))
+            value = self.printer.emit(member.compute.expr, loops, scope, before, self.at_hand(member, {}))
             scope.lines.append(Line(f"r_{name}[l] = {value};", [value]))
             scope.lines += self.store_row(member, f"r_{name}[l]", loops)
-        return [*out, f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+        nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+        return [*out, *before.lines, *nest]
 
     # Reductions shared by the threads
 
