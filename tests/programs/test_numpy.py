@@ -441,3 +441,25 @@ def test_powers_of_integers_below_zero_are_refused(power):
             except ValueError as error:
                 results.append(str(error))
         assert results[0] == results[1]
+
+
+BACKWARDS = [
+    np.s_[3:0:-1, 1:], np.s_[None, ::-1], np.s_[..., None, 3:0:-2], np.s_[1, ::-1], np.s_[::-1, None, ::-2],
+    np.s_[2::-1, :3:-1], np.s_[0:3:-1], np.s_[10::-1], np.s_[:-10:-1], np.s_[::-1, [0, 2]], np.s_[3:0:-1, ..., 1::2],
+    np.s_[-2::-1, -1:0:-2],
+]
+
+
+@pytest.mark.parametrize("key", BACKWARDS, ids=str)
+@pytest.mark.parametrize("make", [lambda: array(4, 5), lambda: array(5, 4, dtype=np.int64).T])
+def test_slices_that_step_backwards_beside_other_indices(key: Any, make: Callable[[], Any]) -> None:
+    assert_same_arrays(lambda a: (a[key], a[key] * 2), make)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda a: np.select([a > 1, a < 0.7], [a, a * 2], default=0), lambda a: np.select([a > 1, a < 0.7], [a, -a], 1.5),
+    lambda a: np.full((3, 4), np.broadcast_arrays(a, 0)[1]), lambda a: np.broadcast_arrays(a, 2)[1] + a,
+    lambda a: np.full((2, 3), a.max()), lambda a: np.full_like(a, a.max()),
+])  # fmt: skip
+def test_arrays_filled_from_what_is_spread(fn: Callable[..., Any]) -> None:
+    assert_same_arrays(fn, lambda: array(3, 4))

@@ -357,7 +357,8 @@ def _difference(real: Any, theirs: Any, uninitialised: bool) -> str | None:
 
 def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mapping[Any, Any]) -> dict[int, Any]:
     """By the ids of results: the argument that it is, COPY where it shares memory with one in the counterpart only, and VIEW
-    where it does in NumPy only, or is read-only: a view that the graph has as a copy, or one of such a view."""
+    where it does in NumPy only, or is read-only, or several elements are one in memory (a number that was spread): a view
+    that the graph has as a copy, or one of such a view."""
     found: dict[int, Any] = {}
     for one, other in zip(_arrays_in(real), _arrays_in(theirs), strict=True):
         for node, array in arrays.items():
@@ -370,7 +371,7 @@ def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mappin
                 found[id(one)] = VIEW
             elif shares and isinstance(one, np.ndarray) and np.may_share_memory(one, array):
                 found.setdefault(id(one), SHARED)
-        if isinstance(one, np.ndarray) and not one.flags.writeable:
+        if isinstance(one, np.ndarray) and other.numel() and _is_no_tensor(one):
             found.setdefault(id(one), VIEW)
     return found
 

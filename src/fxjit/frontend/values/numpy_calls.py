@@ -176,7 +176,38 @@ def attribute(name: str) -> Operation:
 @functools.cache
 def operation(fn: Callable[..., Any]) -> Operation:
     """The operation of one of Python's operators."""
-    return Operation(fn.__name__, fn, fn, fn is not operator.getitem)
+    counterpart = _item if fn is operator.getitem else fn
+    return Operation(fn.__name__, fn, counterpart, fn is not operator.getitem)
+
+
+def _item(array: Any, key: Any) -> Any:
+    """`array[key]`: a slice that steps backwards is one that steps forward of the dimension turned round."""
+    parts = key if isinstance(key, tuple) else (key,)
+    backwards = [isinstance(part, slice) and part.step is not None and part.step < 0 for part in parts]
+    if not any(backwards):
+        return array[key]
+    taken_by = [0 if part is None else np.ndim(part) if _is_mask(part) else 1 for part in parts]
+    rest = array.ndim - sum(count for count, part in zip(taken_by, parts, strict=True) if part is not Ellipsis)
+    found, turned, axis = [], [], 0
+    for part, count, turn in zip(parts, taken_by, backwards, strict=True):
+        if turn:
+            turned.append(axis)
+            part = _turned(part, array.shape[axis])
+        found.append(part)
+        axis += rest if part is Ellipsis else count
+    return tnp.flip(array, tuple(turned))[tuple(found)]
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, bool) or getattr(part, "dtype", None) in (np.dtype(bool), torch.bool, tnp.dtype("bool"))
+
+
+def _turned(part: slice, size: Any) -> slice:
+    """What a slice that steps backwards takes of a dimension, of the dimension turned round."""
+    if part.start is None and part.stop is None:
+        return slice(None, None, -part.step)
+    start, stop, step = part.indices(size)
+    return slice(size - 1 - start, size - 1 - stop, -step)
 
 
 # -- the call ------------------------------------------------------------------------------------------------------
