@@ -198,7 +198,7 @@ def test_a_failing_compile_keeps_its_source_once(folder: Path, tmp_path: Path) -
     for _ in range(3):
         with pytest.raises(CppCompileError, match="not_declared") as caught:
             cc.start("int f() { return not_declared; }").library()
-    (kept,) = folder.iterdir()
+    (kept,) = folder.glob("*.cpp")
     command = str(caught.value).rsplit("\n", 1)[-1].split()
     assert str(kept) in command and "not_declared" in kept.read_text()
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1, "the command can be run again"
@@ -299,7 +299,7 @@ def test_a_full_disk_for_temporary_files_is_left_for_the_caches(folder: Path, tm
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             compile_one(30)
-        assert {path.suffix for path in folder.iterdir()} == {".so", ".cpp"}
+        assert {path.suffix for path in folder.iterdir() if path.name != "trimmed"} == {".so", ".cpp"}
         assert not list((tmp_path / "temporary").iterdir())
 
 
