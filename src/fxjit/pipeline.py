@@ -14,11 +14,11 @@ import functools
 import importlib
 import operator
 import threading
-import time
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
 from typing import Any, Protocol, TypeGuard
 
 import torch.fx
@@ -65,7 +65,7 @@ from fxjit.resume.entry import StartsOver, assemble
 from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.region import FEW_OPERATORS
 from fxjit.resume.rescue import raising_code
-from fxjit.skips import any_builtin_replaced, torch_replaced
+from fxjit.skips import any_function_replaced, torch_replaced
 from fxjit.stored.record import Compiled, Skipped, Stored
 from fxjit.stored.state import present
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -521,10 +521,10 @@ class _Stage:
     def __enter__(self) -> None:
         _C.safe_point()
         progress.stage(self.stage)
-        self.start = time.perf_counter()
+        self.start = perf_counter()
 
     def __exit__(self, *exc: object) -> None:
-        spent = time.perf_counter() - self.start
+        spent = perf_counter() - self.start
         self.seconds[self.stage] = spent
         add_time(self.stage, self.name, spent)
 
@@ -538,8 +538,8 @@ def _guard_internal_errors(frame: Frame, run: Callable[[], Any]) -> Any:
     except Exception as error:  # anything else is a bug of ours
         if is_foreign(error):
             raise
-        if (name := any_builtin_replaced()) is not None:
-            leave_trace(SkipFrameSignal("skip-python-replaced", {"name": f"builtins.{name}"}), error)
+        if (name := any_function_replaced()) is not None:
+            leave_trace(SkipFrameSignal("skip-python-replaced", {"name": name}), error)
         stack = users_stack_of(error)
         where = f"{frame.code.co_filename}:{stack[0].lineno if stack else frame.code.co_firstlineno}"
         inner = "".join(f", in {each.name} ({each.filename}:{each.lineno})" for each in stack[1:])
@@ -594,6 +594,8 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
     except Exception as error:  # a backend may be anybody's
         if is_foreign(error):
             raise
+        if is_built_in(options.chosen_backend) and (name := any_function_replaced()) is not None:
+            leave_trace(SkipFrameSignal("skip-python-replaced", {"name": name}), error)
         if trace.policy.fix_floats():
             leave_trace(RetraceFrame("a backend failed"))
         if is_built_in(options.chosen_backend) and trace.policy.fix_sizes():

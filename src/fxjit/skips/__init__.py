@@ -1,8 +1,8 @@
 """May this frame be touched, and what becomes of a call to this function: the rules, each with its reason."""
 
 from .frames import FrameVerdict, frame_verdict, is_librarys, mentions_tensors
-from .replaced import any_builtin_replaced, python_replaced, torch_replaced
+from .replaced import any_function_replaced, python_replaced, torch_replaced
 from .verdict import Verdict, function_verdict
 
-__all__ = ["FrameVerdict", "Verdict", "any_builtin_replaced", "frame_verdict", "function_verdict", "is_librarys",
+__all__ = ["FrameVerdict", "Verdict", "any_function_replaced", "frame_verdict", "function_verdict", "is_librarys",
            "mentions_tensors", "python_replaced", "torch_replaced"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import functools
 import itertools
+import sys
 import typing
 from collections.abc import Mapping
 from types import BuiltinFunctionType, ModuleType
@@ -42,7 +43,18 @@ _TORCHS: Final = {name: _method(name) for name in _METHODS}
 _PYTHONS: Final = tuple((f"{module.__name__}.{name}", name, vars(module), _function(module, name))
                         for module, names in _FUNCTIONS.items()
                         for name in (*names.split(), *(_CLASSES if module is builtins else ())))
-_BUILTINS: Final = dict(vars(builtins))
+#: Modules of Python that a compile calls, but for those whose names are hooks (sys, warnings, threading, logging).
+_CALLED: Final = (
+    *("builtins", "ast", "collections", "contextlib", "copy", "ctypes", "dataclasses", "enum", "functools", "hashlib"),
+    *("importlib", "inspect", "io", "itertools", "json", "math", "operator", "os", "os.path", "pathlib", "pickle", "platform"),
+    *("random", "re", "shutil", "stat", "string", "struct", "subprocess", "tempfile", "textwrap", "time", "traceback", "types"),
+    *("typing", "weakref"),
+)
+#: The functions and classes in each, those of builtins with its constants.
+_LIBRARY: Final = {
+    name: (vars(module), {each: found for each, found in vars(module).items() if module is builtins or callable(found)})
+    for name in _CALLED if (module := sys.modules.get(name)) is not None
+}  # fmt: skip
 
 
 def python_replaced() -> str | None:
@@ -54,11 +66,12 @@ def python_replaced() -> str | None:
     return None
 
 
-def any_builtin_replaced() -> str | None:
-    """A builtin that is another than when fxjit was imported: of those that programs may replace and are traced with, one that
-    does something else altogether is what made tracing fail, if it did."""
-    namespace = vars(builtins)
-    return next((name for name, found in _BUILTINS.items() if namespace.get(name) is not found), None)
+def any_function_replaced() -> str | None:
+    """A builtin, or a function of the modules of Python that a compile calls, that is another than when fxjit was imported: of
+    those that programs may replace and are traced with (`unittest.mock.patch("builtins.open")`), one that does something else
+    altogether is what made a compile fail, if it did."""
+    return next((f"{module}.{name}" for module, (namespace, functions) in _LIBRARY.items()
+                 for name, found in functions.items() if namespace.get(name) is not found), None)
 
 
 def torch_replaced() -> str | None:

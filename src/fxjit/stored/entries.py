@@ -28,7 +28,7 @@ from fxjit.backends.native.runtime import cc
 from fxjit.backends.store.artifacts import FACTS, cached_facts, put_facts, shipped_facts
 from fxjit.backends.store.graphs import entries_of_graph
 from fxjit.counters import counters
-from fxjit.errors import CppCompileError
+from fxjit.errors import CppCompileError, is_foreign
 from fxjit.frontend import entries
 from fxjit.guards.constants import same_constant
 from fxjit.guards.homes import home_of
@@ -102,7 +102,9 @@ def keep(code: CodeType, options: Any, record: Compiled | Skipped) -> None:
     most = config.recompile_limit * entries.sharers(code, options)
     try:
         put_facts(stored.key, {"entries": [stored.packed, *others][:max(most, len(before))]})
-    except (ValueError, TypeError, RecursionError) as problem:  # data as deep as Python's containers go
+    except Exception as problem:  # data as deep as Python's containers go, a function of files that the program replaced
+        if is_foreign(problem):
+            raise
         log.info("the entry of %s is not kept on the disk: %s", code.co_qualname, str(problem))
         return
     log.info("an entry of %s is kept on the disk (%s)", code.co_qualname, stored.key)
@@ -196,6 +198,16 @@ def _key_of(code: CodeType, options: Any) -> str | None:
 def find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
     """A stored entry that fits the frame, installed on its code object, or None where it was given up as it is now; False: the
     frame is to be traced."""
+    try:
+        return _find(options, frame)
+    except Exception as problem:  # whatever the program made of Python's functions of files, the frame can be traced
+        if is_foreign(problem):
+            raise
+        log.info("stored entries of %s cannot be looked for: %s: %s", frame.code.co_qualname, type(problem).__name__, problem)
+        return False, None
+
+
+def _find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
     known = entries.of(frame.code, options)
     limit = config.recompile_limit * entries.sharers(frame.code, options)
     if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= limit)):
