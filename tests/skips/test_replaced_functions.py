@@ -19,8 +19,8 @@ from fxjit.counters import counters
 X = torch.linspace(-1, 1, 12).view(3, 4)
 NAMES = (
     *("builtins.open", "builtins.sorted", "copy.copy", "dataclasses.replace", "dataclasses.fields", "os.open", "os.stat"),
-    *("os.path.join", "subprocess.Popen", "struct.pack", "time.perf_counter", "time.thread_time", "json.dumps", "hashlib.sha256"),
-    *("random.Random", "inspect.signature", "itertools.chain", "functools.partial", "operator.getitem", "re.compile"),
+    *("os.path.join", "subprocess.Popen", "struct.pack", "time.perf_counter", "time.thread_time", "json.dumps", "math.prod"),
+    *("hashlib.sha256", "random.Random", "inspect.signature", "itertools.chain", "functools.partial", "re.compile"),
 )
 
 
