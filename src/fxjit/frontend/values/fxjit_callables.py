@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Final
 
+import torch
+
 from fxjit import _C, config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
@@ -88,6 +90,38 @@ class NewCompiledValue(Value):
         cg.call(compile_kept, self.compiler, tuple(self.kwargs.items()), self.model)
 
 
+class NewCompiledModuleValue(NewCompiledValue):
+    """The result of a `compile(module)` that the frame calls."""
+
+    def __init__(self, compiler: FunctionType, model: Value, kwargs: Mapping[str, object]) -> None:
+        super().__init__(compiler, model, kwargs)
+        self.alike = _compiled_empty(compiler)
+
+    def pytype(self) -> type:
+        return type(self.alike)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        """What a compiled module reads from its original: all but what modules have themselves, hooks among it."""
+        if name == "_orig_mod":
+            return self.model
+        if name == "training" or not hasattr(self.alike, name):
+            return protocol.getattr_(t, self.model, name)
+        t.break_("attribute-unsupported", value=self.describe(), name=name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        t.break_("attribute-unsupported", value=self.describe(), name=name)
+
+    def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        return self.model.callee(t, args)
+
+
+@functools.cache
+def _compiled_empty(compiler: FunctionType) -> torch.nn.Module:
+    """A compiled module that has nothing but what all of them have."""
+    made: torch.nn.Module = compiler(torch.nn.Module())
+    return made
+
+
 def compile_kept(compiler: Callable[..., Any], kwargs: tuple[tuple[str, object], ...], model: Any) -> Any:
     """Run-time helper of new bytecode: makes the result of a `compile` that was called while tracing."""
     return compiler(model, **dict(kwargs))
@@ -102,7 +136,7 @@ _UNDOUBTED: Final[Mapping[str, tuple[object, ...]]] = {
 
 
 def compile_in_trace(t: Tracer, compiler: FunctionType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """`compile(...)` called while tracing: of functions, with arguments that are in no doubt."""
+    """`compile(...)` called while tracing: of functions and modules, with undoubted arguments."""
     given = dict(kwargs)
     model = given.pop("model", None) if not args else args[0]
     known = {name: value.as_constant() for name, value in given.items() if value.is_constant()}
@@ -110,9 +144,20 @@ def compile_in_trace(t: Tracer, compiler: FunctionType, args: Sequence[Value], k
         t.break_("call-compile-api", function=compiler.__qualname__)
     if model is None or (model.is_constant() and model.as_constant() is None):
         return PartialValue(t.make(compiler), [], given)
-    if not issubclass(model.pytype(), (FunctionType, MethodType)):
+    made = _result_class(model.pytype())
+    if made is None:
         t.break_("call-compile-api", function=compiler.__qualname__)
-    return model if known.get("disable") else NewCompiledValue(compiler, model, known)
+    return model if known.get("disable") else made(compiler, model, known)
+
+
+def _result_class(compiled: type) -> type[NewCompiledValue] | None:
+    """Of what a `compile` of an instance of `compiled` makes. Modules with a `__call__` of their own, compiled ones among them,
+    are left to the compiler."""
+    if issubclass(compiled, (FunctionType, MethodType)):
+        return NewCompiledValue
+    if issubclass(compiled, torch.nn.Module) and compiled.__call__ is torch.nn.Module.__call__:
+        return NewCompiledModuleValue
+    return None
 
 
 def _is_undoubted(name: str, value: object) -> bool:
