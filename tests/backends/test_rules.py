@@ -152,6 +152,7 @@ PROGRAMS: dict[str, Program] = {
     "inference-mode-block": Program(mode_off_inside_a_block, lambda: [torch.rand(3)]),
     "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
     "written-unfolding": Program(lambda x: (x.unfold(0, 2, 2).mul_(3), x + 1), lambda: [torch.rand(5)]),
+    "overlapping-write": Program(lambda x: (x * 1).as_strided((2, 2), (1, 1)).mul_(2), lambda: [torch.rand(4)]),
     "overlapping-argument": Program(lambda x: x[1:3].addmv_(torch.eye(2), x[:2]), lambda: [torch.rand(5)]),
     "overlapping-list": Program(lambda x: torch._foreach_add_([x, x[1:]], 1), lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),

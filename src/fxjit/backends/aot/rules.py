@@ -180,6 +180,36 @@ def _leaves_gaps(node: torch.fx.Node) -> bool:
     return not all(type(each) is int for each in sizes) or base.numel() != windows.numel()
 
 
+def _writes_over_itself(candidate: Candidate) -> bool:
+    """Whether an operator writes to a tensor whose elements lie on each other, which eager does element by element: what it
+    reads is what it wrote before. Copies have each element apart. A stride of zero eager refuses, and so does AOTAutograd."""
+    gm = candidate.captured
+    return isinstance(gm, torch.fx.GraphModule) and any(
+        _may_overlap(place) for node in all_nodes(gm.graph) for place in written(node))
+
+
+def _may_overlap(node: torch.fx.Node) -> bool:
+    known = True
+    for each in filter(has_storage, tensors_of(node)):
+        known = known and all(type(number) is int for number in (*each.shape, *each.stride()))
+        apart = [pair for pair in zip(each.shape, each.stride(), strict=True) if type(pair[1]) is not int or pair[1] != 0]
+        if overlaps_itself([size for size, _ in apart], [stride for _, stride in apart]):
+            return True
+    return not known and _is_made_by_strides(node)
+
+
+def _is_made_by_strides(node: torch.fx.Node) -> bool:
+    """Whether the tensor is a view of what was made by strides, which may be any when they are given at run time."""
+    while node.op.startswith("call") and _storage(node) is not None:
+        if name_of(node.target) in ("as_strided", "as_strided_", "empty_strided", "new_empty_strided"):
+            return True
+        base = next((each for each in node.all_input_nodes if _storage(each) == _storage(node)), None)
+        if base is None:
+            return False
+        node = base
+    return False
+
+
 def _writes_over_argument(candidate: Candidate) -> bool:
     """Whether a call writes to memory that partly is that of another operand, which eager refuses. As eager does, only dense
     tensors are looked at."""
@@ -414,6 +444,9 @@ RULES: tuple[Rule, ...] = (
     Rule("written-unfolding", "captured graph", _writes_unfolding,
          "The graph writes to windows that `unfold` made, which leave elements between or behind them: AOTAutograd sets those "
          "to zero."),
+    Rule("overlapping-write", "captured graph", _writes_over_itself,
+         "An operator writes to a tensor whose elements lie on each other (`as_strided`, overlapping windows of `unfold`): "
+         "eager goes from element to element, and reads what it wrote before."),
     Rule("overlapping-argument", "captured graph", _writes_over_argument,
          "An operator writes to memory that partly is that of another operand (`x[1:].copy_(x[:-1])`), which eager refuses "
          "when it runs."),
