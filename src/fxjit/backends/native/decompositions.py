@@ -290,6 +290,49 @@ def channel_shuffle(x: torch.Tensor, groups: int) -> Any:
     return last.unflatten(-1, (groups, x.shape[1] // groups)).transpose(-1, -2).reshape(last.shape).movedim(-1, 1)
 
 
+def pixel_shuffle(x: torch.Tensor, factor: int) -> Any:
+    """As views and a copy, which others fuse with; the copy alone takes a half to a ninth of the time of ATen's."""
+    split = _split_for_pixels(x, factor, by_channels=True)
+    if split is None:
+        return NotImplemented
+    channels, last = split
+    apart = channels.unflatten(-1, (-1, factor, factor))  # [..., height, width, channel, row, column]
+    pixels = apart.movedim(-2, -4)
+    if last:
+        return _copy(pixels.movedim(-1, -2)).flatten(-3, -2).flatten(-4, -3).movedim(-1, -3)
+    return _copy(pixels.movedim(-2, -5)).flatten(-2, -1).flatten(-3, -2)
+
+
+def pixel_unshuffle(x: torch.Tensor, factor: int) -> Any:
+    """As views and a copy: see `pixel_shuffle`."""
+    split = _split_for_pixels(x, factor, by_channels=False)
+    if split is None:
+        return NotImplemented
+    channels, last = split
+    apart = channels.unflatten(-2, (-1, factor)).unflatten(-4, (-1, factor))  # [..., height, row, width, column, channel]
+    pixels = apart.movedim((-4, -2), (-2, -1))  # [..., height, width, channel, row, column]
+    if last:
+        return _copy(pixels).flatten(-3, -1).movedim(-1, -3)
+    return _copy(pixels.movedim((-5, -4), (-2, -1))).flatten(-5, -3)
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """Also where the result could be a view of the argument."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _split_for_pixels(x: torch.Tensor, factor: int, by_channels: bool) -> tuple[torch.Tensor, bool] | None:
+    """The images with their channels last, and whether the result lies in memory like that; None where ATen decides."""
+    from torch._prims_common import suggest_memory_format
+
+    if x.device.type != "cpu" or x.dim() < 3 or factor < 2 or any(type(size) is not int for size in x.shape) or not x.numel():
+        return None
+    *_, channels, height, width = x.shape
+    if channels % factor**2 if by_channels else height % factor or width % factor:
+        return None  # an error, which is ATen's to say
+    return x.movedim(-3, -1), suggest_memory_format(x) is torch.channels_last
+
+
 def rrelu_with_noise_functional(x: torch.Tensor, noise: torch.Tensor, *how: Any) -> Any:
     """Plain on a CPU, where torch's fake tensors promise the layout of `x`."""
     if x.device.type != "cpu" or x.is_contiguous():
@@ -358,6 +401,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     found[torch.ops.aten.native_group_norm_backward.default] = native_group_norm_backward
     found[torch.ops.aten.roll.default] = roll
     found[torch.ops.aten.channel_shuffle.default] = channel_shuffle
+    found[torch.ops.aten.pixel_shuffle.default] = pixel_shuffle
+    found[torch.ops.aten.pixel_unshuffle.default] = pixel_unshuffle
     found[torch.ops.aten.rrelu_with_noise_functional.default] = rrelu_with_noise_functional
     found[torch.ops.aten.isin.Tensor_Tensor] = isin
     found[torch.ops.aten.native_dropout.default] = native_dropout
