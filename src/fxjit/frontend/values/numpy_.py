@@ -67,6 +67,11 @@ class ArrayValue(Value):
         super().__init__(source)
         self._tensor = tensor
         self.scalar = scalar
+        #: What the frame found, if it is that; whether it owns its memory; else what it is a view of, and how NumPy makes it.
+        self.found: np.ndarray[Any, Any] | None = None
+        self.owns = False
+        self.based_on: ArrayValue | None = None
+        self.recipe: numpy_calls.ViewRecipe | None = None
 
     @property
     def tensor(self) -> TensorValue:
@@ -97,7 +102,10 @@ class ArrayValue(Value):
         return self.tensor.node
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(scalar_of if self.scalar else array_of, self.tensor)
+        if self.recipe is not None:
+            self.recipe.rebuild(cg)
+        else:
+            cg.call(scalar_of if self.scalar else array_of, self.tensor)
 
     def as_tensor(self, t: Tracer) -> Value:
         """`torch.as_tensor(array)`: a tensor over the array's memory; a scalar has none to share."""
@@ -120,6 +128,8 @@ class ArrayValue(Value):
             return protocol.call_method(t, self.tensor, "numel")
         if name == "nbytes":
             return protocol.getattr_(t, self.tensor, "nbytes")
+        if name == "base":
+            return self._base(t)
         if name == "flat" and not self.scalar:
             return ArrayFlatValue(self)
         if name == "strides":
@@ -133,6 +143,17 @@ class ArrayValue(Value):
         if not callable(found):
             self._refuse(t, name)
         return ArrayMethodValue(self, name)
+
+    def _base(self, t: Tracer) -> Value:
+        """`array.base`: the array that it is a view of, or the one that this is a view of itself."""
+        if self.found is not None and self.source is not None:
+            return t.wrap(self.found.base, AttrSource(self.source, "base")).realize()
+        if self.scalar or self.owns:
+            return t.make(None)
+        if self.based_on is None:
+            self._refuse(t, "base")
+        further = self.based_on._base(t)
+        return further if further.pytype() is np.ndarray else self.based_on
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse(t, name)
@@ -270,8 +291,7 @@ class ArrayViewValue(ArrayValue):
         return None
 
     def rebuild(self, cg: Rebuilder) -> None:
-        made = self._recipe
-        cg.call(numpy_calls.made_view, made.what.real, made.path, tuple(made.kwargs), *made.args, *made.kwargs.values())
+        self._recipe.rebuild(cg)
 
     def as_tensor(self, t: Tracer) -> Value:
         t.break_("numpy-differs", function="torch.from_numpy", why="the array is a view that no tensor can be")
@@ -545,7 +565,9 @@ def _wrap_array(t: Tracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), True))
     inner = ApplySource(source, tensor_of)
     t.given_tensor(tensor, inner, owner=source)
-    return ArrayValue(GivenTensor(t, tensor, inner), False, source)
+    made = ArrayValue(GivenTensor(t, tensor, inner), False, source)
+    made.found = obj
+    return made
 
 
 @wraps(np.generic, subclasses=True)

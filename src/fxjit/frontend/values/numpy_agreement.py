@@ -122,6 +122,8 @@ class Agreement:
     example: Any
     #: By the ids of its parts: the argument that it is, COPY, VIEW or SHARED.
     relation: dict[int, Any]
+    #: By the ids of its parts: the argument that is its `base`, or None where it has none; for others it is not known.
+    bases: dict[int, Any]
 
 
 def agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Mapping[Any, Traced]) -> Agreement:
@@ -141,8 +143,9 @@ def agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Map
     if isinstance(found, Differs):
         raise Differs(str(found), found.final)
     nodes = list(arrays)
-    relation = {part: nodes[kind] if isinstance(kind, int) else kind for part, kind in found.relation.items()}
-    return Agreement(found.example, relation)
+    relation, bases = ({part: nodes[kind] if isinstance(kind, int) else kind for part, kind in facts.items()}
+                       for facts in (found.relation, found.bases))
+    return Agreement(found.example, relation, bases)
 
 
 #: What came of calls, by what decides on it.
@@ -187,6 +190,7 @@ def _key(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Mappi
 def _kept(agreement: Agreement, nodes: list[Any]) -> Agreement:
     """The agreement without memory for elements, and with the places of arguments instead of nodes."""
     relation: dict[int, Any] = {}
+    bases: dict[int, Any] = {}
 
     def part(value: Any) -> Any:
         if isinstance(value, (list, tuple)) and any(isinstance(item, (np.ndarray, np.generic)) for item in value):
@@ -194,13 +198,14 @@ def _kept(agreement: Agreement, nodes: list[Any]) -> Agreement:
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         made_of = np.lib.stride_tricks.as_strided(np.empty(1, value.dtype), value.shape, value.strides) if isinstance(
             value, np.ndarray) else value
-        if id(value) in agreement.relation:
-            kind = agreement.relation[id(value)]
-            relation[id(made_of)] = nodes.index(kind) if isinstance(kind, torch.fx.Node) else kind
+        for kept, facts in ((relation, agreement.relation), (bases, agreement.bases)):
+            if id(value) in facts:
+                kind = facts[id(value)]
+                kept[id(made_of)] = nodes.index(kind) if isinstance(kind, torch.fx.Node) else kind
         return made_of
 
     made: dict[int, Any] = {}
-    return Agreement(part(agreement.example), relation)
+    return Agreement(part(agreement.example), relation, bases)
 
 
 def _agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Mapping[Any, Traced]) -> Agreement:
@@ -224,7 +229,7 @@ def _agreed(what: Operation, args: list[Any], kwargs: dict[str, Any], arrays: Ma
         relation = _relation(real, theirs, ours, tensors) if next(_arrays_in(real), None) is not None else {}
     if VIEW in relation.values() and any(array.tensor.fake.requires_grad for array in arrays.values()):
         raise Differs("its result is a copy, and NumPy's is a view of an argument", final=True)
-    return Agreement(real, relation)
+    return Agreement(real, relation, _bases(real, ours))
 
 
 def taken(examples: dict[Any, Any], call: Callable[[dict[Any, Any]], Any]) -> dict[Any, Any]:
@@ -373,6 +378,19 @@ def _relation(real: Any, theirs: Any, arrays: Mapping[Any, Any], tensors: Mappin
                 found.setdefault(id(one), SHARED)
         if isinstance(one, np.ndarray) and other.numel() and _is_no_tensor(one):
             found.setdefault(id(one), VIEW)
+    return found
+
+
+def _bases(real: Any, arrays: Mapping[Any, Any]) -> dict[int, Any]:
+    """By the ids of results: the argument that `base` is, None where there is none."""
+    found: dict[int, Any] = {}
+    for one in _arrays_in(real):
+        base = one.base
+        if base is None:
+            found[id(one)] = None
+        for node, array in arrays.items():
+            if base is not None and (base is array or base is getattr(array, "base", None)):
+                found[id(one)] = node
     return found
 
 

@@ -22,7 +22,7 @@ import torch.fx
 from fxjit import config
 from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.concrete import concrete
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.numpy_agreement import (
@@ -43,6 +43,8 @@ from fxjit.frontend.values.numpy_agreement import (
 from fxjit.frontend.values.numpy_contexts import settings_now
 from fxjit.frontend.values.numpy_operator import NumPyCall, Slot, node_target
 from fxjit.frontend.values.numpy_recording import recorded
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
 
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
@@ -268,13 +270,15 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
     if emitted is None:
         emitted = t.emit(what.target, node_args, node_kwargs)
 
-    def result(tensor: Value, part: Any) -> Value:
+    def result(tensor: Value, part: Any) -> Any:
         related = relation.get(id(part))
+        if related in (VIEW, SHARED):
+            path = None if part is example else next((index for index, each in enumerate(example) if each is part), -1)
+            recipe = ViewRecipe(what, args, kwargs, path)
         if related is VIEW:
-            path = None if part is example else next(index for index, each in enumerate(example) if each is part)
-            return view_of(t, ViewRecipe(what, args, kwargs, path), tensor, part)
+            return based(view_of(t, recipe, tensor, part), part)
         if related not in (None, COPY, SHARED):
-            return arrays[related]  # type: ignore[no-any-return]  # an in-place operation gives its array back
+            return arrays[related]  # an in-place operation gives its array back
         if related is COPY:
             tensor = t.emit("clone", [tensor])
         elif any(array.tensor is tensor for array in arrays.values()):
@@ -283,7 +287,17 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
             tensor = t.emit("reshape", [tensor, ()])
         if related is not SHARED and np.ndim(part) > 1:
             _refuse_sizes_of_data(t, what.name, tensor)
-        return result_of(t, tensor if related is SHARED else _laid_out(t, tensor, part), part)
+        made = based(result_of(t, tensor if related is SHARED else _laid_out(t, tensor, part), part), part)
+        if related is SHARED and path != -1 and made.based_on is not None and recipe.is_fixed():
+            made.recipe = recipe
+        return made
+
+    def based(made: Any, part: Any) -> Any:
+        """With its base. A stand-in has no gaps in memory, so that what is a copy of the array may be a view of it."""
+        base, shares = agreement.bases.get(id(part), ()), [array for array in arrays.values() if _is_one_memory(made, array)]
+        made.owns = base is None and not shares
+        made.based_on = arrays[base] if base in arrays and (relation.get(id(part)) is VIEW or arrays[base] in shares) else None
+        return made
 
     met: dict[int, Value] = {}
 
@@ -294,6 +308,11 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
         return met[id(part)]
 
     return _valued(t, what, emitted, example, once)
+
+
+def _is_one_memory(one: Any, other: Any) -> bool:
+    memory, its = (each.tensor.fake.untyped_storage()._cdata for each in (one, other))
+    return bool(memory == its)
 
 
 def _refuse_sizes_of_data(t: Tracer, name: str, tensor: Any) -> None:
@@ -398,12 +417,22 @@ class ViewRecipe:
         self.kwargs = dict(kwargs)
         self.path = path
 
+    def is_fixed(self) -> bool:
+        """Whether nothing can change its arguments but writes to the arrays among them."""
+        return all(map(_is_fixed, (*self.args, *self.kwargs.values())))
+
     def copied(self, t: Tracer) -> Value:
         """A tensor with the numbers that the view has now."""
         assert self.what.target is not None
         node_args, node_kwargs, _ = _node_arguments(t, self.args, self.kwargs)
         found = t.emit(self.what.target, in_graph(node_args), in_graph(node_kwargs))
         return found if self.path is None else found.items[self.path].realize()  # type: ignore[attr-defined]  # a tuple's
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        """Pushes NumPy's view."""
+        of_array = self.what.name.removeprefix("ndarray.")
+        real = self.what.real if of_array == self.what.name else of_array  # a name leads to it in another process
+        cg.call(made_view, real, self.path, tuple(self.kwargs), *self.args, *self.kwargs.values())
 
     def stand_in(self, t: Tracer) -> Any:
         """The view of the arguments' stand-ins, with its strides; it refuses to be written to."""
@@ -415,8 +444,21 @@ class ViewRecipe:
         return made
 
 
-def made_view(real: Callable[..., Any], path: int | None, names: tuple[str, ...], *given: Any) -> Any:
-    """NumPy's own view, when a compiled frame gives one out: the arguments by name are the last ones."""
+def _is_fixed(value: Value) -> bool:
+    value = value.realize()
+    if isinstance(value, TupleValue):
+        return all(map(_is_fixed, value.realized()))
+    return value.is_constant() or isinstance(value, SymValue) or hasattr(value, "based_on")
+
+
+def made_view(real: Any, path: int | None, names: tuple[str, ...], *given: Any) -> Any:
+    """NumPy's own view, when a compiled frame gives one out: the arguments by name are the last ones. `real`: a function, or
+    the name of a method or attribute of arrays."""
+    if isinstance(real, str):
+        found, given = getattr(given[0], real), given[1:]
+        if not callable(found):
+            return found
+        real = found
     count = len(given) - len(names)
     made = real(*given[:count], **dict(zip(names, given[count:], strict=True)))
     return made if path is None else made[path]
