@@ -258,7 +258,7 @@ def _math(fn: Callable[..., Any]) -> None:
 
 
 #: Functions of math that iterate over their arguments, and those that take integers; all others take real numbers.
-_ITERATES = frozenset({"fsum", "prod", "dist", "sumprod"})
+_ITERATES = frozenset({"fsum", "dist", "sumprod"})
 _TAKES_INTEGERS = frozenset({"comb", "factorial", "gcd", "isqrt", "lcm", "perm"})
 
 
@@ -285,7 +285,7 @@ def _iterable(t: Tracer, value: Value) -> Value:
 
 
 for _fn in vars(math).values():
-    if isinstance(_fn, types.BuiltinFunctionType):
+    if isinstance(_fn, types.BuiltinFunctionType) and _fn is not math.prod:  # in polyfills/math_.py
         _math(_fn)
 
 

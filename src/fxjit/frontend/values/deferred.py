@@ -131,6 +131,8 @@ class JoinedText(ConstantValue):
         return "".join([part if isinstance(part, str) else self._looked_at(part) for part in self.parts])
 
     def _looked_at(self, field: Field) -> str:
+        if field.spec and isinstance(field.value, SymValue):
+            return format(field.value.specialize(self.t).as_constant(), field.spec)
         text = field.value.tp_repr(self.t) if field.how == "repr" else field.value.tp_str(self.t)
         return str(text.as_constant())
 
@@ -188,7 +190,8 @@ def deferred_text(t: Tracer, how: Literal["str", "repr", "format"], value: Value
     texts of errors show and nobody reads; or a text that is its own. None where one is made now."""
     if value.pytype() is str and how != "repr" and not spec:
         return value
-    if not spec and _is_of_numbers(value):
+    of_number = isinstance(value.realize(), SymValue) and not spec.endswith("c") and _may_have(value.realize(), spec)
+    if _is_of_numbers(value) and (not spec or of_number):  # a number may be too large to be a character
         return JoinedText(t, (Field(how, spec, value),))
     if not defers_texts() or not _is_known_later(value) or (spec and not _may_have(value, spec)):
         return None

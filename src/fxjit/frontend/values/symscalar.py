@@ -221,5 +221,5 @@ _MAX_EXPONENT: Final = 2**32
 
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "neg": operator.neg, "abs": operator.abs, "pos": operator.pos, "int": torch.sym_int, "trunc": math.trunc,
-    "floor": math.floor, "ceil": math.ceil,
+    "floor": math.floor, "ceil": math.ceil, "round": round,
 }

@@ -1,0 +1,70 @@
+"""Numbers made of numbers that vary from call to call, where a symbol can stand for them: one graph for all values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fxjit
+from fxjit.testing import CompileCounter, same
+
+MADE: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "prod": lambda x, n: x * math.prod((n, n + 1)),
+    "prod of a list, with a start": lambda x, n: x * math.prod([n, 2, n], start=3),
+    "round of a float": lambda x, n: x * round(n * 1.5),
+    "round as a size": lambda x, n: (x[: round(n * 0.5)] + 1, torch.ones(round(n / 4))),
+    "round that is returned": lambda x, n: (x, round(n / 4)),
+    "format with a width": lambda x, n: (x * n, f"n={n:03d} {n / 2:.2f}"),
+    "format": lambda x, n: (x * n, format(n, ">6"), f"{n:>4}"),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", MADE)
+def test_one_graph_for_all_values(name: str, backend: str) -> None:
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(MADE[name], backend=counter if backend == "eager" else backend)
+    for n in (5, 7, 9, 10, 14, 22):
+        expected, actual = MADE[name](torch.ones(20), n), compiled(torch.ones(20), n)
+        assert same(expected, actual)
+        assert [type(each) for each in expected] == [type(each) for each in actual]
+    assert backend != "eager" or counter.frame_count <= 2
+
+
+def test_what_has_no_whole_number_raises_as_in_eager() -> None:
+    fxjit.reset()
+    compiled = fxjit.compile(lambda x, n: x + round(n), backend="eager")
+    for n in (0.5, 1.5, 2.5, -0.5, 7.49):
+        assert torch.equal(compiled(torch.ones(2), n), torch.ones(2) + round(n))
+    with pytest.raises(OverflowError):
+        compiled(torch.ones(2), math.inf)
+    with pytest.raises(ValueError, match="NaN"):
+        compiled(torch.ones(2), math.nan)
+
+
+@pytest.mark.parametrize("given", [((2, 3),), ([],), ([2.5, 2],), ([True, 2],), ("ab",), (3,), ((1, 2), 3)], ids=str)
+def test_prod_is_pythons(given: tuple[Any, ...]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        try:
+            return x, math.prod(*given)
+        except TypeError as error:
+            return x, str(error)
+
+    fxjit.reset()
+    expected, actual = program(torch.ones(2)), fxjit.compile(program, backend="eager")(torch.ones(2))
+    assert actual[1] == expected[1] and type(actual[1]) is type(expected[1])
+
+
+def test_a_text_that_is_read_is_that_of_the_call() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        return x * n if f"{n:03d}" == "007" else x + n
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager")
+    for n in (5, 7, 9, 7):
+        assert torch.equal(compiled(torch.ones(2), n), program(torch.ones(2), n))
