@@ -3,6 +3,7 @@ program's code, which is run at each call."""
 
 from __future__ import annotations
 
+import math
 import operator
 
 import pytest
@@ -160,3 +161,42 @@ def test_operators_of_a_metaclass_run_at_each_call(use):
 
     cls = Meta("Used", (), {"n": True})
     same_at_each_call(lambda o, x: (use(o), x + 1), changing())
+
+
+class MetaNumber(type):
+    def __int__(cls):
+        return cls.n
+
+    __index__ = __round__ = __trunc__ = __floor__ = __ceil__ = __int__
+
+    def __float__(cls):
+        return float(cls.n)
+
+    def __complex__(cls):
+        return complex(cls.n)
+
+    def __divmod__(cls, other):
+        return cls.n, other
+
+    def __pow__(cls, other, modulus=None):
+        return cls.n
+
+    def __bytes__(cls):
+        return bytes(cls.n)
+
+
+CONVERSIONS = [int, hex, oct, bin, chr, float, complex, operator.index, round, math.trunc, math.floor, math.ceil, math.sqrt,
+               math.sin, bytes, lambda o: divmod(o, 3), lambda o: pow(o, 3, 5), lambda o: math.gcd(o, 4), lambda o: "a" * o,
+               lambda o: complex(o, 1), lambda o: math.fsum([o, 1.0]), lambda o: round(2.12345, o), lambda o: "%d" % o,
+               lambda o: "a".zfill(o), lambda o: (5).to_bytes(o, "big"), lambda o: torch.full((2,), float(o))]
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS)
+def test_a_metaclass_makes_a_number_of_its_class_at_each_call(convert):
+    def changing():
+        for n in (1, 2, 3, 1):
+            cls.n = n
+            yield cls
+
+    cls = MetaNumber("Counted", (), {"n": 1})
+    same_at_each_call(lambda o, x: (convert(o), x + 1), changing())

@@ -202,6 +202,7 @@ def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value],
         named = {name: concrete(arg) for name, arg in kwargs.items()}
     except NotConcrete:
         unknown_call(t, fn, args)
+    protocol.guard_conversions(t, [*known, *named.values()])
     return protocol.fold(t, lambda: fn(*known, **named))
 
 

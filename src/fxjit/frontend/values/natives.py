@@ -262,6 +262,7 @@ def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Val
         # `type.mro(cls)` is type's, whatever the metaclass makes of it.
         method = raw.__get__(obj, type(obj)) if isinstance(raw, _METHOD_DESCRIPTORS) else getattr(obj, name)
         known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
+        protocol.guard_conversions(t, [*known, *named.values()])
         return protocol.fold(t, lambda: method(*known, **named))
     t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
              args=", ".join(arg.describe() for arg in args))

@@ -10,7 +10,7 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from fxjit import process_state
@@ -55,6 +55,7 @@ _MAX_FOLDED_BITS: Final = 1 << 16
 
 def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
     """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program."""
+    guard_conversions(t, constants)
     try:
         result = fn(*constants)
     except Exception as error:  # `fn` is pure and all is known: the program raises the same
@@ -71,6 +72,22 @@ def guard_operators(t: Tracer, constants: Sequence[Value], *names: str) -> None:
     for each in constants:
         if isinstance(each, GuardedOperators):
             each.guard_operators(t, *names)
+
+
+#: What functions of C call on an argument that is to be a number, or bytes.
+_CONVERSIONS: Final = ("__int__", "__index__", "__float__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__",
+                       "__divmod__", "__rdivmod__", "__pow__", "__rpow__", "__bytes__")
+
+
+def guard_conversions(t: Tracer, constants: Iterable[Any]) -> None:
+    """A function of C is given the constants: a class among them is no constant where its metaclass makes a number of it."""
+    for each in constants:
+        if type(each) in (tuple, list):
+            guard_conversions(t, each)
+        elif type(each) is not type and issubclass(type(each), type):
+            names = [name for name in _CONVERSIONS if type_lookup(type(each), name) is not NOT_IMPLEMENTED]
+            if names:
+                guard_operators(t, [t.make(each)], *names)
 
 
 def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
