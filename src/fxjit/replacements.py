@@ -17,6 +17,19 @@ from typing import Any, Final
 _NOT_THERE: Final = object()
 
 
+#: How often what a name of torch stands for was changed: who keeps what names stand for looks again.
+_changes = 0
+
+
+def changes() -> int:
+    return _changes
+
+
+def _count() -> None:
+    global _changes
+    _changes += 1
+
+
 class Replacements:
     """What stands for something of torch's, in the order it was put there; `undo()` puts the originals back."""
 
@@ -29,6 +42,7 @@ class Replacements:
 
     def put(self, holder: Any, name: str, ours: Any, original: Any = _NOT_THERE) -> None:
         """`original`: what `undo` assigns, for what is not in the holder's own `__dict__`."""
+        _count()
         before = vars(holder).get(name, original)
         self._made.append(lambda: _assign(holder, name, before))
         setattr(holder, name, ours)
@@ -36,6 +50,7 @@ class Replacements:
     def claim(self, holder: Any, name: str, ours: Callable[..., Any], torch_too: bool = False) -> None:
         """`holder.name` is `ours`, and so is torch's function for those who bound it before; for code of torch itself only
         with `torch_too`. A wrapper that somebody put around either stays, now and at `undo`."""
+        _count()
         there = getattr(holder, name)
         theirs = innermost(there)
         around_ours = _belongs_to("fxjit", theirs)  # a wrapper that was put there while the drop-in was installed before
@@ -75,6 +90,7 @@ class Replacements:
         self._made.append(restore)
 
     def undo(self) -> None:
+        _count()
         while self._made:
             self._made.pop()()
 

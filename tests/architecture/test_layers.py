@@ -46,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
     "collectives": {"torch_private"},
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},
-    "skips": LOW,
+    "skips": LOW | {"replacements"},
     "backends.graph": LOW,
     "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
     "backends.graph.buckets": LOW | {"backends.graph"},

@@ -117,3 +117,21 @@ def test_a_leaf_that_is_seen_is_made_outside(fn, backend):
     fxjit.reset()
     assert outcome(fxjit.compile(fn, backend=backend)) == expected
     assert fxjit.counters["graph_break"]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_write_makes_an_argument_no_leaf(backend: str) -> None:
+    def write(x, weight):
+        before = x.is_leaf
+        x.mul_(weight)
+        return x.sin(), before, x.is_leaf, x.output_nr
+
+    def write_nothing_of_gradients(x, weight):
+        x.mul_(weight.detach())
+        return x.is_leaf, weight.is_leaf, (weight * 2).is_leaf
+
+    for function in (write, write_nothing_of_gradients):
+        results = []
+        for run in (function, fxjit.compile(function, backend=backend, fullgraph=True)):
+            results.append(run(torch.ones(3), torch.ones(3, requires_grad=True)))
+        torch.testing.assert_close(results[1], results[0])

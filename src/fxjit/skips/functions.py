@@ -12,6 +12,8 @@ import sys
 from types import FunctionType, MethodType
 from typing import Any
 
+from fxjit.replacements import changes
+
 # (verdict, reason id, names)
 ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     # Answers that depend on nothing but their (constant) arguments and on state that is guarded or does not change
@@ -150,23 +152,26 @@ def resolve(name: str) -> Any:
 
 
 class Rows:
-    """Rows by identity of the function; names of modules that are imported later are looked up again."""
+    """Rows by identity of the function; names of modules that are imported later are looked up again, and all of them when the
+    drop-in came or went: a name of torch may stand for ours, and both are what the row says."""
 
     def __init__(self, table: tuple[tuple[str, str, tuple[str, ...]], ...]) -> None:
         self._found: dict[int, tuple[Any, str, str]] = {}
-        self._missing = [(verdict, reason, name) for verdict, reason, lines in table for name in " ".join(lines).split()]
-        self._modules = -1
+        self._all = [(verdict, reason, name) for verdict, reason, lines in table for name in " ".join(lines).split()]
+        self._missing = self._all
+        self._modules = self._changes = -1
 
     def get(self, fn: Any) -> tuple[str, str] | None:
-        if self._modules != len(sys.modules):
+        if self._modules != len(sys.modules) or self._changes != changes():
             self._look_up()
         entry = self._found.get(id(fn))
         return (entry[1], entry[2]) if entry is not None else None
 
     def _look_up(self) -> None:
         self._modules = len(sys.modules)
+        names, self._changes = self._missing if self._changes == changes() else self._all, changes()
         missing = []
-        for verdict, reason, name in self._missing:
+        for verdict, reason, name in names:
             found = resolve(name)
             if found is None:
                 missing.append((verdict, reason, name))

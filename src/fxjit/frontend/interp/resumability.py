@@ -35,6 +35,10 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
     if not config.resume_in_try and is_in_try(code, index):
         return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
+    if instruction.opname == "LOAD_FAST" and str(instruction.argval).startswith("."):
+        # A resume function takes what it is given: another one would be given the same, and so on.
+        rule = "one that goes on with a value which cannot be looked at while tracing"
+        return "skip-code-kind", {"function": code.code.co_qualname, "rule": rule}
     if loses_super(code):
         rule = "one whose `super()` has no object in a plain variable of the frame"
         return "skip-code-kind", {"function": code.code.co_qualname, "rule": rule}
