@@ -220,9 +220,11 @@ def callable_name(fn: Any) -> str:
 @resolves(Stage.EXACT)
 def exact(fn: Any) -> Handler | None:
     """The handler registered for this callable itself."""
+    if isinstance(fn, type) and isinstance(type(fn).__hash__, types.FunctionType):
+        return None  # nobody has claimed a class whose metaclass has a hash of the program's, which is not to run here
     try:
         return _HANDLERS.get(fn)
-    except TypeError:  # not hashable: nobody can have claimed it
+    except Exception:  # not hashable, for whatever reason of the program's: nobody can have claimed it
         return None
 
 

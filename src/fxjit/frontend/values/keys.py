@@ -89,13 +89,13 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     value = value.realize()
     if value.is_constant():
         known = value.as_constant()
+        if isinstance(value, GuardedOperators):
+            value.guard_operators(t, "__hash__", "__eq__")
         try:
             hash(known)
         except TypeError as error:
             t.raise_(TypeError, *error.args)
         assert isinstance(known, Hashable)
-        if isinstance(value, GuardedOperators):
-            value.guard_operators(t, "__hash__", "__eq__")
         guard_nan_identity(t, value)
         if _may_be_late(known) and any(map(_holds_late, among)):
             t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)

@@ -90,6 +90,16 @@ def guard_conversions(t: Tracer, constants: Iterable[Any]) -> None:
                 guard_operators(t, [t.make(each)], *names)
 
 
+def guard_comparisons(t: Tracer, constants: Iterable[Any]) -> None:
+    """The constants, or what they hold, are compared with each other by Python: no class among them compares as its metaclass
+    says."""
+    for each in constants:
+        if isinstance(each, (tuple, list, frozenset)):
+            guard_comparisons(t, each)
+        elif type(each) is not type and issubclass(type(each), type):
+            guard_operators(t, [t.make(each)], "__eq__", "__lt__", "__gt__", "__le__", "__ge__")
+
+
 def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b`."""
     guard_operators(t, (a, b), f"__{BINARY_METHODS[op]}__", f"__r{BINARY_METHODS[op]}__")
@@ -216,6 +226,7 @@ def compare(t: Tracer, op: str, a: Value, b: Value) -> Value:
     if a.is_constant() and b.is_constant():
         if issubclass(a.pytype(), CONTAINERS) and issubclass(b.pytype(), CONTAINERS):
             guard_equal_items(t, (a, b))
+            guard_comparisons(t, (a.as_constant(), b.as_constant()))
         return fold(t, COMPARE[op], a.as_constant(), b.as_constant())
     either = _applied(t, COMPARE[op], a, b)
     if either is not None:

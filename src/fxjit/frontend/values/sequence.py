@@ -692,7 +692,9 @@ def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool)
     try:
         if all(k.is_constant() for k in keys):
             protocol.guard_equal_items(t, keys)
-            _sort_constants(t, order, [k.as_constant() for k in keys], reverse)
+            known = [k.as_constant() for k in keys]
+            protocol.guard_comparisons(t, known)
+            _sort_constants(t, order, known, reverse)
         else:
             order.sort(key=_traced_order(t, keys).__getitem__, reverse=reverse)
     finally:
