@@ -104,18 +104,18 @@ def writes_of(step: Step) -> set[str]:
 
 def readers_of(steps: Sequence[Step]) -> dict[str, set[int]]:
     """Which of the steps read each buffer."""
-    found: dict[str, set[int]] = {}
-    for position, step in enumerate(steps):
-        for name in reads_of(step):
-            found.setdefault(name, set()).add(position)
-    return found
+    return _positions(map(reads_of, steps))
 
 
 def writers_of(steps: Sequence[Step]) -> dict[str, set[int]]:
     """Which of the steps write each buffer."""
+    return _positions(map(writes_of, steps))
+
+
+def _positions(names: Iterable[set[str]]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
-    for position, step in enumerate(steps):
-        for name in writes_of(step):
+    for position, each in enumerate(names):
+        for name in each:
             found.setdefault(name, set()).add(position)
     return found
 
