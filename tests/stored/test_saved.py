@@ -57,8 +57,9 @@ for name in sys.argv[2:]:
     tests = importlib.import_module("tests.differential")
     for each in ((found, expected), (gradients(found, args), gradients(expected, given))):
         tests.assert_same(*each, rtol=1e-5)
-    assert fxjit.counters["cache"]["entry hit"] and not fxjit.counters["cache"]["entry miss"], (name, fxjit.counters["cache"])
-    assert not fxjit.counters["cache"]["graph miss"] and not fxjit.counters["frames"]["total"], name
+    cache = fxjit.counters["cache"]
+    assert cache["entry hit"] and not cache["entry miss"] and not cache["graph miss"], (name, cache)
+    assert fxjit.counters["frames"]["total"] == cache["entry hit"] + cache["skip hit"], name
     fxjit.reset()
 assert not os.path.exists(fxjit.config.cache_dir), "nothing is written"
 """

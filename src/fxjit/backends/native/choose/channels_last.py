@@ -39,8 +39,10 @@ _IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 def use_channels_last(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
     turned = {node for target in _IMAGES for node in graph.find_nodes(op="call_function", target=target) if _is_plane(node)}
+    if not turned or not _is_known(graph):
+        return
     work = sum(map(_work, turned))
-    if not turned or not _is_known(graph) or work < CHANNELS_LAST_WORK or _shares_outputs(graph):
+    if work < CHANNELS_LAST_WORK or _shares_outputs(graph):
         return
     rewriter = _Rewriter(graph, turned)
     rewriter.run()
