@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import fxjit
 from fxjit import config
 from fxjit.backends.native.choose import channels_last
+from fxjit.counters import counters
 
 
 @pytest.fixture(params=[0, 1 << 60], ids=["channels last", "plain"])
@@ -95,3 +96,24 @@ def test_images_of_one_channel(layout, size):
         found, eager = fxjit.compile(layers, dynamic=False)(x), layers(x)
     torch.testing.assert_close(found, eager, rtol=1e-4, atol=1e-4)
     assert found.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.filterwarnings("error")
+def test_lengths_that_vary_stay_so_in_training(layout, dims: int, step: int):
+    """With gradients as eager's, and without a warning of torch.fx's of numbers that are symbols."""
+    torch.manual_seed(0)
+    convolution, transposed = (nn.Conv1d, nn.ConvTranspose1d) if dims == 1 else (nn.Conv2d, nn.ConvTranspose2d)
+    layers = convolution(16, 20, 3, step, 1), nn.ReLU(), transposed(20, 18, 4, 2, 1), nn.ReLU(), convolution(18, 16, 1)
+    model = nn.Sequential(*layers)
+    compiled = fxjit.compile(model, fullgraph=True)
+    before = counters["frames"]["ok"]
+    for length in (12, 20, 16, 28):
+        grads = []
+        for run in (model, compiled):
+            x = torch.linspace(-1, 1, 2 * 16 * length**dims).view(2, 16, *[length] * dims).requires_grad_()
+            out = run(x)
+            grads.append((out, *torch.autograd.grad(out.square().sum(), [x, *model.parameters()])))
+        torch.testing.assert_close(grads[1], grads[0], rtol=1e-3, atol=1e-3)
+    assert counters["frames"]["ok"] - before <= 2

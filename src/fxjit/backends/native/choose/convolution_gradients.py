@@ -43,8 +43,8 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node, hints: Hints) -> None:
     call, how, left = Calls(graph, node), (stride, padding, dilation), list(wanted)  # type: ignore[arg-type]  # a list
     nothing = [0 for _ in stride]  # type: ignore[union-attr]  # a list
     with graph.inserting_before(node):
-        if IMAGES in users:
-            more = nothing if transposed else _more(grad, x, weight, *how)
+        more = nothing if transposed else _more(grad, x, weight, *how)
+        if IMAGES in users and all(type(each) is int for each in more):
             images = call(aten.convolution.default, grad, weight, None, *how, not transposed, more, groups)
             left[IMAGES] = not _is_taken(images, users[IMAGES], images, hints)
         if WEIGHT in users:
@@ -69,10 +69,11 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node, hints: Hints) -> None:
 
 
 def _more(grad: Any, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any) -> list[int]:
-    """Pixels that a convolution has not looked at, since a step was left over: those of its images' gradient."""
+    """Pixels that a convolution has not looked at, since a step was left over: those of its images' gradient. Symbols where a
+    step goes over sizes that vary."""
     sizes, made, windows = (each.meta["val"].shape[2:] for each in (x, grad, weight))
-    return [size - ((out - 1) * step - 2 * pad + apart * (window - 1) + 1) for size, out, window, step, pad, apart in zip(
-        sizes, made, windows, stride, padding, dilation, strict=True)]
+    return [size - ((out - 1) * step - 2 * pad + apart * (window - 1) + 1) if step > 1 else 0
+            for size, out, window, step, pad, apart in zip(sizes, made, windows, stride, padding, dilation, strict=True)]
 
 
 def _is_taken(call: torch.fx.Node, before: torch.fx.Node, now: torch.fx.Node, hints: Hints) -> bool:
