@@ -11,6 +11,7 @@ communication runs beside backward (distributed_steps.py).
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import sys
@@ -140,30 +141,40 @@ def _other_table(options: argparse.Namespace) -> list[tuple[str, ...]]:
     return table
 
 
+def _measure(options: argparse.Namespace, name: str, network: Network) -> dict[str, float]:
+    """Seconds of a step, each way."""
+    steps = {way: _step(name, network, make) for way, make in _ways(not options.without_torch_compile).items()}
+    # Each rank takes as many steps: they wait for each other in each.
+    samples: dict[str, list[float]] = {way: [] for way in steps}
+    for count in range(options.steps + 3):
+        for way, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if count >= 3:  # the first compile, and rebuild the buckets
+                samples[way].append(time.perf_counter() - start)
+    return {way: statistics.median(each) for way, each in samples.items()}
+
+
+def _leave() -> None:
+    """Ends the process group with its threads: one that lets a tensor go while Python ends aborts the process."""
+    fxjit.reset()
+    gc.collect()  # models refer to the group
+    distributed.destroy_process_group()
+
+
 def _on_rank(rank: int, options: argparse.Namespace, store: str, rows: Any) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", store=distributed.FileStore(store, options.ranks), rank=rank, world_size=options.ranks)
     table = _other_table(options)
-    if table:
-        if rank == 0:
-            rows.put(table)
-        distributed.destroy_process_group()
-        return
-    for name in (each for each in CASES if options.only in each):
+    if table and rank == 0:
+        rows.put(table)
+    for name in (each for each in CASES if not table and options.only in each):
         for network in NETWORKS[: options.networks]:
-            steps = {way: _step(name, network, make) for way, make in _ways(not options.without_torch_compile).items()}
-            # Each rank takes as many steps: they wait for each other in each.
-            samples: dict[str, list[float]] = {way: [] for way in steps}
-            for count in range(options.steps + 3):
-                for way, step in steps.items():
-                    start = time.perf_counter()
-                    step()
-                    if count >= 3:  # the first compile, and rebuild the buckets
-                        samples[way].append(time.perf_counter() - start)
+            seconds = _measure(options, name, network)
             if rank == 0:
-                rows.put((name, network.name, {way: statistics.median(each) for way, each in samples.items()}))
-    distributed.destroy_process_group()
+                rows.put((name, network.name, seconds))
+    _leave()
 
 
 def main(arguments: list[str] | None = None) -> None:

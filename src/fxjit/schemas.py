@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit import torch_private
+from fxjit.homes import module_of, package_of
 from fxjit.tensor_wrappers import is_wrapper_class, storages
 
 Node = torch.fx.Node
@@ -391,7 +392,7 @@ def overloads_of(target: Any) -> tuple[OpOverload, ...]:
     if isinstance(target, types.MethodDescriptorType):
         return _aten(target.__name__) if target.__objclass__ is torch._C.TensorBase else ()
     if isinstance(target, types.BuiltinFunctionType):
-        return _aten(target.__name__) if (target.__module__ or "").partition(".")[0] == "torch" else ()
+        return _aten(target.__name__) if package_of(target) == "torch" else ()
     return _aten(target) if isinstance(target, str) else ()
 
 
@@ -484,7 +485,7 @@ def _function_uses_rng(function: types.FunctionType) -> bool:
         for other in held:
             # What subclasses override (torch.overrides) is called by everything and names everything.
             if isinstance(other, types.FunctionType) and other not in seen and is_known(other) and (
-                    other.__module__ != "torch.overrides"):
+                    module_of(other) != "torch.overrides"):
                 seen.add(other)
                 to_read.append(other)
     return False

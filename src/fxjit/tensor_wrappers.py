@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit import torch_private
+from fxjit.homes import package_of
 
 
 def _says_its_parts(cls: type) -> bool:
@@ -58,7 +59,7 @@ def is_ragged(size: object) -> bool:
 def dispatches_to_operators(cls: type) -> bool:
     """Whether the `__torch_function__` of a class is torch's own and chooses the operators that a call becomes, as the one of
     jagged tensors does. It is then a part of them as a `__torch_dispatch__` is: nothing of it is traced."""
-    return cls.__module__.partition(".")[0] == "torch" and is_wrapper_class(cls) and has_own_dispatch(cls)
+    return package_of(cls) == "torch" and is_wrapper_class(cls) and has_own_dispatch(cls)
 
 
 def inner_tensors(wrapper: torch.Tensor) -> list[tuple[str, torch.Tensor]]:

@@ -443,7 +443,8 @@ STATES: dict[str, Difference] = {
         "import threading\nL = threading.local()\nL.v = 2\n|return x * L.v", after="from program import L; L.v = 3"
     ),
     "random": of(
-        "import random\n|return x * random.Random(3).random()", after="import random; random.Random = lambda n: random._inst"
+        "import random\n|return x * random.Random(3).random()",
+        after="import random; random.Random = type('Fixed', (random.Random,), {'random': lambda self: 0.25})",
     ),
     "an object's address": of("class A:\n    pass\nO = A()\n|return x * (id(O) % 7)"),
     "a text's hash": of("|return x * (hash('text') % 7)"),

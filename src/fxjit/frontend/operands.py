@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fxjit import torch_private
+from fxjit.homes import package_of
 from fxjit.schemas import views_first_argument
 
 #: Elements of all operands up to which operators are queried with the sizes of the program.
@@ -76,7 +77,7 @@ def checking_operands(target: object, args: Sequence[Any], kwargs: Mapping[str, 
 def _is_torchs(target: object) -> bool:
     """Whether a call does the same operators each time: not a function of the program's, and not under autocast."""
     own = isinstance(target, (str, types.BuiltinFunctionType, types.MethodDescriptorType, OpOverload)) or (
-        isinstance(target, types.FunctionType) and target.__module__.partition(".")[0] == "torch")
+        isinstance(target, types.FunctionType) and package_of(target) == "torch")
     return own and not torch._C._is_any_autocast_enabled()
 
 

@@ -18,6 +18,7 @@ from fxjit.guards import kinds
 from fxjit.guards.kinds import Guard, GuardSet
 from fxjit.guards.modules import ABOUT_TENSORS
 from fxjit.guards.source import ConstSource, GlobalSource, GlobalsSource, Scope, Source
+from fxjit.homes import module_of
 
 #: Kind of guard -> what torch calls guards of this meaning. Others go by the name of their class.
 _TORCHS_NAMES: Final[dict[type[Guard], str]] = {
@@ -50,7 +51,7 @@ class FilterSource:
 
     def is_unspecialized_builtin_nn_module(self) -> bool:
         """Whether that module is of a class of torch."""
-        return bool(self._modules) and type(self._modules[-1]).__module__.startswith(("torch.nn.", "torch.ao."))
+        return bool(self._modules) and module_of(type(self._modules[-1])).startswith(("torch.nn.", "torch.ao."))
 
 
 @dataclass(frozen=True, slots=True)

@@ -584,15 +584,6 @@ class InstanceDictSource(_Step):
 namespace_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
 #: A class's MRO, whatever its metaclass has for `__mro__`; while that computes it there is none.
 mro_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
-_module_of: Final[Callable[[type], object]] = type.__dict__["__module__"].__get__
-
-
-def module_of(cls: type) -> str:
-    """The name of the module that a class says it is of, whatever its metaclass has for `__module__`; "" where it says none."""
-    try:
-        return str(_module_of(cls))
-    except AttributeError:
-        return ""
 
 
 class ClassItemSource(_Step):

@@ -21,6 +21,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from typing import Any
 
 from fxjit import config
+from fxjit.homes import module_of, package_of
 
 from . import marks
 from .modules import PASSED_BY, TORCH_ENTERED, TORCH_OF_PROGRAMS, TORCH_RECURSIVE
@@ -141,7 +142,7 @@ def _holds_tensor(torch: Any, value: object, depth: int) -> bool:
         return False
     if issubclass(kind, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
         return True
-    if kind.__module__ == "numpy":
+    if module_of(kind) == "numpy":
         return config.trace_numpy
     inside: Iterable[object] = ()
     for container in (list, tuple, set, frozenset, deque):
@@ -167,7 +168,7 @@ _PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), range, sl
 
 def _is_tensor_library(value: object) -> bool:
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
-        return str(value.__module__).partition(".")[0] == "torch"
+        return package_of(value) == "torch"
     if not isinstance(value, ModuleType):
         return False
     name = value.__name__

@@ -14,6 +14,8 @@ from typing import Final
 
 import torch
 
+from fxjit.homes import module_of
+
 _METHODS: Final = ("size", "stride", "dim", "shape", "is_contiguous", "storage_offset", "__setattr__", "__getattribute__",
                    "__getattr__")
 #: Of the builtins, all classes too.
@@ -34,7 +36,7 @@ def _function(module: ModuleType, name: str) -> object:
     """Python's own function; None where a program replaced the builtin before fxjit was imported."""
     found = vars(module)[name]
     own = module is not builtins or found is NotImplemented or (
-        isinstance(found, (type, BuiltinFunctionType)) and found.__module__ == "builtins")
+        isinstance(found, (type, BuiltinFunctionType)) and module_of(found) == "builtins")
     return found if own else None
 
 

@@ -32,6 +32,7 @@ from fxjit import process_state
 from fxjit.backends.store.operators import TORCHS, Unknown, operator_text
 from fxjit.guards.constants import is_plain
 from fxjit.guards.source import namespace_of
+from fxjit.homes import module_of
 
 #: Packages whose versions the key of every stored entry has (key.py).
 PINNED: Final = frozenset({"torch", "numpy", "sympy", "typing_extensions", "fxjit", *sys.stdlib_module_names})
@@ -90,8 +91,8 @@ def refer(obj: Any) -> list[Any]:
         return ["operator", str(obj), _definition(obj)]
     elif isinstance(obj, torch._ops.HigherOrderOperator):
         operator: Any = obj
-        if is_pinned(type(obj).__module__) and getattr(torch.ops.higher_order, operator.name(), None) is obj:
-            return ["higher-order", type(obj).__module__, operator.name()]
+        if is_pinned(module_of(type(obj))) and getattr(torch.ops.higher_order, operator.name(), None) is obj:
+            return ["higher-order", module_of(type(obj)), operator.name()]
     elif isinstance(obj, type) and issubclass(obj, types.ModuleType) and (module := _module_of_type(obj)) is not None:
         return ["module type", module, _digest(obj, module)]
     elif isinstance(obj, logging.Logger) and logging.Logger.manager.loggerDict.get(obj.name) is obj:
@@ -114,7 +115,7 @@ def refer(obj: Any) -> list[Any]:
 
 def _content(obj: Any) -> str | None:
     """A digest of a class that no name leads to; guards on what leads to another object say what it is."""
-    return _digest(obj, obj.__module__) if isinstance(obj, type) else None
+    return _digest(obj, module_of(obj)) if isinstance(obj, type) else None
 
 
 def refer_to_function_of(code: types.CodeType) -> list[Any]:
@@ -138,7 +139,7 @@ def _names(obj: Any) -> Iterator[tuple[str, str, str]]:
     holder: Any = obj.fget if isinstance(obj, property) else obj.__func__ if isinstance(obj, _WRAPPED) else obj
     if isinstance(obj, _DESCRIPTORS):
         owner = obj.__objclass__
-        yield "name", owner.__module__, f"{owner.__qualname__}.{obj.__name__}"
+        yield "name", module_of(owner), f"{owner.__qualname__}.{obj.__name__}"
         return
     module, name = getattr(holder, "__module__", None), getattr(holder, "__qualname__", None)
     if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, types.ModuleType):
@@ -172,22 +173,22 @@ def _place_of_instance(obj: Any) -> tuple[str, str] | None:
     cls = type(obj)
     compare: Any = cls.__eq__
     is_value = callable(cls.__hash__) and compare is not object.__eq__
-    if not is_pinned(cls.__module__) or not cls.__flags__ & _HEAP_TYPE or isinstance(obj, type) or is_value:
+    if not is_pinned(module_of(cls)) or not cls.__flags__ & _HEAP_TYPE or isinstance(obj, type) or is_value:
         return None
-    for name, value in dict.items(_namespace(cls.__module__) or {}):
+    for name, value in dict.items(_namespace(module_of(cls)) or {}):
         if value is obj and isinstance(name, str):
-            return cls.__module__, name
-        if isinstance(value, type) and value.__module__ == cls.__module__:
+            return module_of(cls), name
+        if isinstance(value, type) and module_of(value) == module_of(cls):
             for inner, each in namespace_of(value).items():
                 if each is obj:
-                    return cls.__module__, f"{name}.{inner}"
+                    return module_of(cls), f"{name}.{inner}"
     return None
 
 
 def _module_of_type(cls: type) -> str | None:
     """The name of a module of a class of its own, which stands in the place of the module that defines the class."""
-    module = sys.modules.get(cls.__module__)
-    return cls.__module__ if type(module) is cls else None
+    module = sys.modules.get(module_of(cls))
+    return module_of(cls) if type(module) is cls else None
 
 
 @functools.cache
@@ -310,7 +311,7 @@ def find(reference: list[Any]) -> Any:
 
 def function_digest(function: types.FunctionType) -> str:
     """A digest of all that decides what a function does that no name leads to. Raises NotStorable."""
-    return _digest(function, function.__module__)
+    return _digest(function, module_of(function))
 
 
 def _definition(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -> str:
@@ -347,7 +348,7 @@ def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
         inner = _meaning(obj.__wrapped__, is_pinned(getattr(obj, "__module__", None)), inside)
         return ["cached", *obj.cache_parameters().values(), inner, obj in process_state.counted]
     if isinstance(obj, type):
-        return ["class", [f"{base.__module__}.{base.__qualname__}" for base in obj.__mro__ or ()], obj.__flags__ & _LASTING]
+        return ["class", [f"{module_of(base)}.{base.__qualname__}" for base in obj.__mro__ or ()], obj.__flags__ & _LASTING]
     if is_plain(obj):
         return ["constant", type(obj).__name__, repr(obj)]
     if pinned and (isinstance(obj, (types.BuiltinFunctionType, *_DESCRIPTORS)) or _is_callable_of_c(obj)):
@@ -372,7 +373,7 @@ _HEAP_TYPE: Final = 1 << 9
 
 def _is_callable_of_c(obj: Any) -> bool:
     """Whether it is called by code in C of a pinned package: `np.add`, `np.argmin`."""
-    return callable(obj) and is_pinned(type(obj).__module__) and not type(obj).__flags__ & _HEAP_TYPE
+    return callable(obj) and is_pinned(module_of(type(obj))) and not type(obj).__flags__ & _HEAP_TYPE
 
 
 #: Flags of classes that stay: the others tell what CPython remembers of it.
@@ -387,10 +388,10 @@ def _function(function: types.FunctionType, inside: tuple[Any, ...]) -> Any:
     cells = []
     for cell in function.__closure__ or ():
         try:
-            cells.append(_meaning(cell.cell_contents, is_pinned(function.__module__), inside))
+            cells.append(_meaning(cell.cell_contents, is_pinned(module_of(function)), inside))
         except ValueError:
             cells.append(["empty"])
-    pinned = is_pinned(function.__module__)
+    pinned = is_pinned(module_of(function))
     given = [_meaning(each, pinned, inside) for each in (function.__defaults__, function.__kwdefaults__)]
     return ["function", code_digest(function.__code__), given, cells]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fxjit.backends.store.plain_values import Format
 from fxjit.guards.constants import is_plain
+from fxjit.homes import module_of
 
 from .objects import NotStorable, find, refer
 
@@ -14,7 +15,7 @@ def _write(value: Any) -> list[Any]:
     if type(value) is frozenset and is_plain(value):
         return ["frozenset", *sorted(map(pack, value), key=repr)]
     cls = type(value)
-    if cls.__module__.startswith("fxjit.") and "__slots__" in vars(cls) and callable(value):
+    if module_of(cls).startswith("fxjit.") and "__slots__" in vars(cls) and callable(value):
         return ["made", refer(cls), *(pack(getattr(value, name)) for name in cls.__slots__)]
     return ["object", refer(value)]
 

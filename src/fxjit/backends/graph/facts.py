@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from fxjit.homes import module_of
 from fxjit.schemas import (
     STRIDED_INSIDE,
     all_nodes,
@@ -171,7 +172,7 @@ def changes_state(node: Node) -> bool:
     if getattr(target, "changes_state", False) or getattr(target, "__module__", None) in _MODE_MODULES:
         return True
     # A function of torch's C++ that is no operator and gives no tensor is called for such an effect.
-    is_builtin = isinstance(target, types.BuiltinFunctionType) and (target.__module__ or "").startswith("torch")
+    is_builtin = isinstance(target, types.BuiltinFunctionType) and module_of(target).startswith("torch")
     return is_builtin and not signatures(target) and next(tensors_of(node), None) is None
 
 

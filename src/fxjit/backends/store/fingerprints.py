@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from fxjit import process_state, torch_private
+from fxjit.homes import module_of, package_of
 from fxjit.schemas import OBSERVED, inner_graphs
 
 from .operators import TORCHS, Unknown, is_torchs, operator_text
@@ -252,14 +253,14 @@ def _target(node: torch.fx.Node) -> str:
         return f"operators {target}{[*map(_definition, overloads)]}"
     if isinstance(target, torch._ops.HigherOrderOperator):
         name = target.name()
-        if str(type(target).__module__).partition(".")[0] == "torch" and getattr(torch.ops.higher_order, name, None) is target:
+        if package_of(type(target)) == "torch" and getattr(torch.ops.higher_order, name, None) is target:
             return f"higher-order {name}"
         raise NoText(f"the higher-order operator {name}")
     known = _known().get(id(target))
     if known is not None and known[0] is target and (target in _BUILTINS or _is_torchs(target)):
         return known[1]
     if isinstance(target, types.FunctionType) and _is_torchs(target) and _by_name(target) is target:
-        return f"{target.__module__}.{target.__qualname__}"
+        return f"{module_of(target)}.{target.__qualname__}"
     if isinstance(target, types.FunctionType) and _is_torchs(target) and isinstance(getattr(target, "stands_for", None), str):
         return str(target.stands_for)  # type: ignore[attr-defined]  # a function of NumPy's
     raise NoText(f"the function {getattr(target, '__name__', target)}")
@@ -292,7 +293,7 @@ def _is_torchs(function: Any) -> bool:
 
 
 def _by_name(function: types.FunctionType) -> Any:
-    found: Any = sys.modules.get(function.__module__)
+    found: Any = sys.modules.get(module_of(function))
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
     return found

@@ -28,6 +28,8 @@ import torch
 from torch._library.custom_ops import OPDEFS
 from torch._library.simple_registry import singleton
 
+from fxjit.homes import module_of, package_of
+
 #: Namespaces of operators that torch's version says all about.
 TORCHS = ("aten", "prims")
 #: What `torch.library.custom_op` registers by itself.
@@ -74,17 +76,17 @@ def _read_operator(operator: torch._ops.OpOverload, texts: Texts) -> None:
     for each in functions:
         if each is not None:
             _read(each, texts)
-    found = [None if each is None else (each.__module__, each.__qualname__) for each in functions]
+    found = [None if each is None else (module_of(each), each.__qualname__) for each in functions]
     texts[operator] = repr((str(operator._schema), operator.tags, sorted(registered), autocast, found))
 
 
 def _is_installed(function: Any) -> bool:
     """Whether a plain function is what the module that it names has in a file of an installed package."""
-    if not isinstance(function, types.FunctionType) or function.__closure__ or not isinstance(function.__module__, str):
+    if not isinstance(function, types.FunctionType) or function.__closure__ or not module_of(function):
         return False
     file = Path(function.__code__.co_filename)
-    module: Any = sys.modules.get(function.__module__)
-    package: Any = sys.modules.get(function.__module__.partition(".")[0])
+    module: Any = sys.modules.get(module_of(function))
+    package: Any = sys.modules.get(package_of(function))
     if getattr(module, function.__qualname__, None) is not function or getattr(package, "__file__", None) is None:
         return False
     home = Path(str(package.__file__)).parent
@@ -96,13 +98,13 @@ def _read(function: types.FunctionType, texts: Texts) -> None:
     """Adds the function's text, and those of what it calls, to `texts`. Raises Unknown where that is not all."""
     if function in texts:
         return
-    package = str(function.__module__).partition(".")[0]
+    package = package_of(function)
     code = hashlib.sha256(marshal.dumps(function.__code__, 2)).hexdigest()  # 2: of equal code the same bytes
     texts[function] = ""
     values = [_value(each) for each in (function.__defaults__, function.__kwdefaults__)]
     values += [f"{name} {_meaning(value, texts)}" for name, value in vars(function).items()]
     read = [f"{name} {_meaning(value, texts)}" for name, value in _globals_of(function, function.__code__, texts.set)]
-    texts[function] = repr((function.__module__, function.__qualname__, _version(package), code, values, sorted(set(read))))
+    texts[function] = repr((module_of(function), function.__qualname__, _version(package), code, values, sorted(set(read))))
 
 
 _UNREADABLE = ("STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_BUILD_CLASS", "LOAD_SUPER_ATTR", "MATCH_CLASS")
@@ -163,7 +165,7 @@ def _is_torchs_own(value: Any) -> bool:
 
 def is_torchs(function: types.FunctionType) -> bool:
     """Whether the code is torch's or ours: a program may put a function of its own in the place of torch's, and call it so."""
-    homes = (function.__module__ or "", function.__globals__.get("__name__", ""))
+    homes = (module_of(function), function.__globals__.get("__name__", ""))
     return all(home.partition(".")[0] in _PACKAGES for home in homes)
 
 
@@ -184,7 +186,7 @@ def _meaning(value: Any, texts: Texts) -> str:
         _read(value, texts)
         return value.__qualname__
     if isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)) and _is_fixed(value):
-        return f"{value.__module__} {value.__qualname__}"
+        return f"{module_of(value)} {value.__qualname__}"
     return _value(value)
 
 
@@ -192,7 +194,7 @@ def _is_fixed(value: type | types.BuiltinFunctionType | types.FunctionType) -> b
     """Whether it is a class or function of Python's or torch's whose results its arguments decide, and the state of the process
     that every graph's text has."""
     if isinstance(value, type):
-        return value in _CLASSES or value in _MODES or (value.__module__ == "builtins" and issubclass(value, BaseException))
+        return value in _CLASSES or value in _MODES or (module_of(value) == "builtins" and issubclass(value, BaseException))
     if isinstance(value, types.FunctionType):  # torch's
         space, name = value.__globals__.get("__name__"), value.__name__
         return space in _OF_TENSORS or (space == "torch" and name.startswith(_OF_SIZES))
@@ -202,7 +204,7 @@ def _is_fixed(value: type | types.BuiltinFunctionType | types.FunctionType) -> b
     if home in _CALCULATIONS:
         return True
     of_torch = home is None or isinstance(home, (type, types.ModuleType))
-    return of_torch and str(value.__module__).partition(".")[0] == "torch" and hasattr(torch.ops.aten, value.__name__)
+    return of_torch and package_of(value) == "torch" and hasattr(torch.ops.aten, value.__name__)
 
 
 _BUILTINS = frozenset({"abs", "all", "any", "divmod", "isinstance", "issubclass", "len", "max", "min", "pow", "round", "sorted",

@@ -35,6 +35,7 @@ from fxjit.frontend.values.sets import unpack_in_any_order
 from fxjit.frontend.values.text_buffers import BufferValue
 from fxjit.guards.kinds import IdIs, PythonCheck
 from fxjit.guards.source import ConstSource, ItemSource
+from fxjit.homes import module_of
 
 # -- about one object -------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ def _guard_names(t: Tracer, obj: Value) -> None:
         t.break_("call-builtin", function="dir", args=obj.describe())
     guard_bases(t, cls)
     for base in cls.__mro__:
-        if not is_trusted(base.__module__):
+        if not is_trusted(module_of(base)):
             protocol.unpack(t, protocol.getattr_(t, t.make(base), "__dict__"))  # all its keys are guarded
 
 
@@ -298,7 +299,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
         said = _said_class(t, obj)
         return (said is not None and _subclass_of_constant(t, said, known)) or _subclass_of_constant(t, pytype, known)
-    if str(type(known).__module__).startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
+    if module_of(type(known)).startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
         return _subclass_of_constant(t, pytype, known)
     return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
 
@@ -355,7 +356,7 @@ def _is_protocol_instance(t: Tracer, obj: Value, cls: type) -> bool:
 def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:
     answer = bool(protocol.fold(t, issubclass, sub, cls).as_constant())
     guard_bases(t, sub)
-    if isinstance(cls, abc.ABCMeta) and cls not in sub.__mro__ and not is_trusted(sub.__module__):
+    if isinstance(cls, abc.ABCMeta) and cls not in sub.__mro__ and not is_trusted(module_of(sub)):
         # Whoever registers the class, or gives it a method that the other's `__subclasshook__` looks for, changes it.
         known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
         check = _is_subclass_now if answer else _is_no_subclass_now
@@ -380,8 +381,8 @@ def _is_subclass(t: Tracer, sub: Value, cls: Value) -> bool:
     if wanted is None:
         t.raise_(TypeError, "issubclass() arg 2 must be a class, a tuple of classes, or a union")
     hook, _ = look_up(t, type(wanted), "__subclasscheck__")
-    if isinstance(hook, types.FunctionType) and hook.__module__ not in ("abc", "typing") and (
-            not hook.__module__.startswith("torch")):
+    if isinstance(hook, types.FunctionType) and module_of(hook) not in ("abc", "typing") and (
+            not module_of(hook).startswith("torch")):
         return protocol.truth(t, t.call(t.make(hook), [cls, sub]))
     return _subclass_of_constant(t, known, wanted)
 

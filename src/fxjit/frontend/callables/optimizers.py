@@ -22,6 +22,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import GradModeValue, PassThroughValue, entered_managers
 from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.homes import module_of
 
 # -- gradients -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ def _make_state(t: Tracer, init_group: Callable[..., Any], owner: Value, given: 
     groups = [group for group in optimizer.param_groups if t.known(group) is given]
     if not groups or t.known(optimizer.state) is not None or not all(map(_lacks_state(optimizer), groups)):
         return
-    if type(optimizer).step.__module__ == init_group.__module__ and not _is_written(t, optimizer.param_groups):
+    if module_of(type(optimizer).step) == module_of(init_group) and not _is_written(t, optimizer.param_groups):
         groups = optimizer.param_groups  # which it makes the state of
     if id(optimizer) in t.break_points.prepared or not _untouched(t, groups):
         return
@@ -160,9 +161,9 @@ def _counts_in_tensors(update: Callable[..., Any]) -> None:
 
 
 def _updates() -> Iterator[FunctionType]:
-    for name in {kind.__module__ for kind in vars(torch.optim).values() if isinstance(kind, type)}:
+    for name in {module_of(kind) for kind in vars(torch.optim).values() if isinstance(kind, type)}:
         for fn in vars(sys.modules[name]).values():
-            if isinstance(fn, FunctionType) and fn.__module__ == name and "capturable" in _keyword_only(fn.__code__):
+            if isinstance(fn, FunctionType) and module_of(fn) == name and "capturable" in _keyword_only(fn.__code__):
                 yield fn
 
 

@@ -16,6 +16,7 @@ from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import METHODS, Args, Kwargs, Method, as_number, method, specialized
+from fxjit.homes import module_of
 
 
 def _arguments(t: Tracer, args: Args, kwargs: Kwargs, *names: str) -> list[Value | None]:
@@ -98,7 +99,7 @@ def _type(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if not dtype.is_constant() or not isinstance(dtype.as_constant(), torch.dtype):
         known = dtype.as_constant() if dtype.is_constant() else None
         if type(known) is type(torch.LongTensor):  # such a class is its name to torch, and to the text of a graph
-            name = t.make(f"{known.__module__}.{known.__name__}")
+            name = t.make(f"{module_of(known)}.{known.__name__}")
             return t.emit("type", [tensor, name, *args[1:]], {key: value for key, value in kwargs.items() if key != "dtype"})
         if not isinstance(known, str):
             t.break_("tensor-argument", function="Tensor.type", value=dtype.describe(), type=dtype.pytype().__name__)

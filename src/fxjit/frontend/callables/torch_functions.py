@@ -27,6 +27,7 @@ from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.torchfn import call_in_graph, name_of
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
+from fxjit.homes import module_of, package_of
 from fxjit.torch_private import optional
 
 # -- which C functions are operators -------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ overrides.OPERATORS.update(_OPERATORS)
 def default(fn: Any) -> Handler | None:
     """The handler of a callable of torch that has none of its own."""
     if isinstance(fn, types.BuiltinFunctionType):
-        module = fn.__module__
+        module = module_of(fn)
         if id(fn) in _OPERATORS:
             return _node_handler(fn)
         if module == "torch._C" and fn.__name__.startswith(("_get_", "_is_", "_has_", "_cuda_get", "_cuda_is")):
@@ -66,11 +67,11 @@ def default(fn: Any) -> Handler | None:
         return _method_handler(name) if issubclass(torch.Tensor, owner) and owner is not object else None
     if isinstance(fn, types.MethodWrapperType):
         return _attribute_handler(fn)
-    if isinstance(fn, types.FunctionType) and fn.__module__ is not None:
+    if isinstance(fn, types.FunctionType) and module_of(fn):
         spelled = str(fn.__name__)
         if torch.Tensor.__dict__.get(spelled) is fn:
             return _method_handler(spelled)
-        if spelled in _COMPILING and str(fn.__module__).partition(".")[0] in ("torch", "fxjit"):
+        if spelled in _COMPILING and package_of(fn) in ("torch", "fxjit"):
             return _known_handler(_COMPILING[spelled])
     return None
 

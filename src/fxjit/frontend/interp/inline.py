@@ -39,6 +39,7 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import specialized
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import IdIs
+from fxjit.homes import module_of, package_of
 from fxjit.skips import Verdict, function_verdict, marks
 from fxjit.skips.functions import is_bookkeeping, steering
 
@@ -81,7 +82,7 @@ def _by_verdict(fn: Any) -> Handler | None:
         return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
         read = _real if rule.startswith("marked") else _plain
-        pure = not rule.startswith("marked") and str(fn.__module__).partition(".")[0] in _SAME_IN_ALL_PROCESSES
+        pure = not rule.startswith("marked") and package_of(fn) in _SAME_IN_ALL_PROCESSES
         return lambda t, args, kwargs: _constant_result(t, fn, args, kwargs, read, pure)
     if verdict is Verdict.CALL:
         return lambda t, args, kwargs: t.break_("call-builtin", function=fn.__qualname__,
@@ -230,7 +231,7 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
         known = [read(t, arg) for arg in args]
         named = {name: read(t, arg) for name, arg in kwargs.items()}
     except NotConcrete:
-        if fn.__module__ in _TRACED_OTHERWISE:
+        if module_of(fn) in _TRACED_OTHERWISE:
             return run_function(t, t.make(fn), args, kwargs)  # type: ignore[arg-type]  # a FunctionValue
         t.break_("call-builtin", function=fn.__qualname__, args=", ".join(arg.describe() for arg in args))
     said: str | process_state.ResultOf = f"the result of {fn.__qualname__}"

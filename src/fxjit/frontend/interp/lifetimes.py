@@ -22,7 +22,8 @@ from fxjit.frontend.values.protocol import type_lookup
 from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import Alternatives
-from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource, module_of
+from fxjit.guards.source import CallSource, CellContentsSource, ClosureSource, LocalSource
+from fxjit.homes import module_of
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine

@@ -17,6 +17,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.contexts import manager_of
 from fxjit.frontend.values.descriptors import is_trusted
+from fxjit.homes import module_of
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -41,7 +42,7 @@ def _looks_at_tracebacks(exit_: Value) -> bool:
     if not isinstance(exit_, WithExitValue):
         return False
     code = getattr(getattr(exit_.exit, "func", None), "code", None)
-    if not isinstance(code, CodeType) or code.co_argcount < 4 or is_trusted(exit_.manager.pytype().__module__):
+    if not isinstance(code, CodeType) or code.co_argcount < 4 or is_trusted(module_of(exit_.manager.pytype())):
         return False
     return code.co_varnames[3] in live_before(decode(code), 0)
 

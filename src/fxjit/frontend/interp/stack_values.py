@@ -11,6 +11,7 @@ from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.homes import package_of
 
 #: Modules whose managers may stay entered over a graph break whatever `config.resume_in_try` says; a generator-based
 #: manager is contextlib's.
@@ -36,7 +37,7 @@ class WithExitValue(Value):
     @property
     def can_be_kept(self) -> bool:
         """Whether a frame that breaks inside may enter it for real, and leave it entered to the resume function."""
-        return config.resume_in_try or str(self.manager.pytype().__module__).partition(".")[0] in _OF_KNOWN_MODULES
+        return config.resume_in_try or package_of(self.manager.pytype()) in _OF_KNOWN_MODULES
 
     def pytype(self) -> type:
         return self.exit.pytype()

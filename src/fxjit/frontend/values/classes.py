@@ -23,6 +23,7 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
+from fxjit.homes import module_of
 
 _TYPE_CALL = type.__dict__["__call__"]
 #: Py_TPFLAGS_HEAPTYPE: made at run time, as classes of Python are.
@@ -121,7 +122,7 @@ class ClassValue(GuardedOperators):
             found = getattr(self.cls, name)
         except AttributeError as error:
             t.raise_(AttributeError, *error.args)
-        if name in _REWRITABLE and not descriptors.is_trusted(self.cls.__module__):
+        if name in _REWRITABLE and not descriptors.is_trusted(module_of(self.cls)):
             return t.wrap(found, AttrSource(self.source or ConstSource(self.cls, self.cls.__qualname__), name)).realize()
         return t.make(found)
 
@@ -306,7 +307,7 @@ class ClassValue(GuardedOperators):
             self._guard_members(t)
             return protocol.fold(t, lambda: members[key.as_constant()])
         item, owner = descriptors.look_up(t, self.cls, "__class_getitem__")
-        if owner is not None and isinstance(item, classmethod) and not descriptors.is_trusted(owner.__module__):
+        if owner is not None and isinstance(item, classmethod) and not descriptors.is_trusted(module_of(owner)):
             return t.call(descriptors.bind(t, item, owner, "__class_getitem__", None, self), [key], None)
         if item is not NOT_IMPLEMENTED:
             if not _all_constant(t, key):
@@ -328,7 +329,7 @@ class ClassValue(GuardedOperators):
     def guard_operators(self, t: Tracer, *names: str) -> None:
         for name in names:
             raw, owner = self._of_metaclass(t, name)
-            if isinstance(raw, types.FunctionType) and owner is not None and not descriptors.is_trusted(owner.__module__):
+            if isinstance(raw, types.FunctionType) and owner is not None and not descriptors.is_trusted(module_of(owner)):
                 t.break_("value-slot", slot=name, type=owner.__name__)
 
     def tp_repr(self, t: Tracer) -> Value:

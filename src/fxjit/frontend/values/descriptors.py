@@ -18,6 +18,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, TypeSource, mro_of, namespace_of
+from fxjit.homes import module_of
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
 _TRUSTED: Final = frozenset({
@@ -46,7 +47,7 @@ def is_trusted(module: object) -> bool:
 def class_attribute_source(owner: type, name: str) -> Source | None:
     """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard, or no other
     than look_up's."""
-    if is_trusted(owner.__module__) and not isinstance(namespace_of(owner).get(name), _CHANGEABLE):
+    if is_trusted(module_of(owner)) and not isinstance(namespace_of(owner).get(name), _CHANGEABLE):
         return None
     return ClassItemSource(ConstSource(owner, owner.__qualname__), name)
 
@@ -78,7 +79,7 @@ def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
 
 def metaclass_of(t: Tracer, cls: type) -> type:
     """`type(cls)`, with a guard where a program may assign to the `__class__` of the class."""
-    if not cls.__flags__ & _IMMUTABLE and not is_trusted(cls.__module__):
+    if not cls.__flags__ & _IMMUTABLE and not is_trusted(module_of(cls)):
         t.guard(IdIs(TypeSource(ConstSource(cls, cls.__qualname__)), type(cls)))
     return type(cls)
 

@@ -22,6 +22,7 @@ from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.frontend.values.wrapped import PartialValue
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
+from fxjit.homes import module_of
 from fxjit.skips import marks
 
 
@@ -250,7 +251,7 @@ def _leave_own_settings(t: Tracer, changes: Mapping[str, object]) -> None:
             t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
 
 
-@wraps_if(lambda obj: type(obj).__module__ == "torch._dynamo.decorators" and hasattr(type(obj), "__enter__"))
+@wraps_if(lambda obj: module_of(type(obj)) == "torch._dynamo.decorators" and hasattr(type(obj), "__enter__"))
 def _wrap_other_compilers_manager(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
     _leave_own_settings(t, getattr(obj, "changes", {}))

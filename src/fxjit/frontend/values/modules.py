@@ -26,6 +26,7 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import LengthIs, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
+from fxjit.homes import module_of
 
 Module = torch.nn.Module
 
@@ -206,7 +207,7 @@ def initialize_lazy_module(t: Tracer, module: Any, args: Sequence[Value]) -> Non
     frame runs as it stands, and the next one is traced."""
     if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]  # typed for modules that are both
         return
-    torchs = type(module).initialize_parameters.__module__.startswith("torch.nn.modules.")
+    torchs = module_of(type(module).initialize_parameters).startswith("torch.nn.modules.")
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
     if not torchs or t.graph_uses_rng or fake is None or not all(isinstance(size, int) for size in fake.shape):
         leave_trace(_not_now(module))

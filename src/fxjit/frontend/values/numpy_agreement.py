@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from fxjit import torch_private
+from fxjit.homes import module_of
 
 tnp: Any = torch_private.optional("torch._numpy")
 #: Python's types that NumPy takes for types of its own.
@@ -62,7 +63,7 @@ def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., An
     call.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
     call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
     # What backends/store/fingerprints.py knows it by in another process.
-    call.stands_for = f"{counterpart.__module__}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for
+    call.stands_for = f"{module_of(counterpart)}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for
     return call
 
 

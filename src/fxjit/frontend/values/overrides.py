@@ -25,6 +25,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.source import namespace_of
+from fxjit.homes import module_of
 from fxjit.tensor_wrappers import dispatches_to_operators, is_wrapper
 
 FAMILY: Final = "torch function modes"
@@ -48,7 +49,7 @@ def entered_transforms(t: Tracer) -> list[str]:
 
 def is_subscripts(mode: Value) -> bool:
     cls: Any = mode.pytype()
-    return (cls.__module__, cls.__qualname__) == _SUBSCRIPTS
+    return (module_of(cls), cls.__qualname__) == _SUBSCRIPTS
 
 
 def disabled_by(t: Tracer) -> list[Any]:

@@ -25,6 +25,7 @@ from fxjit.frontend.values.traits import LateIndex, Places
 from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, shown_key
+from fxjit.homes import module_of
 
 
 class SequenceValue(Value):
@@ -376,7 +377,7 @@ class TupleValue(SequenceValue):
         if self.is_constant() and not is_namedtuple_class(self.cls):
             return t.make(repr(self.as_constant()))
         own, owner = descriptors.look_up(t, self.cls, "__repr__")
-        if isinstance(own, types.FunctionType) and owner is not None and own.__module__ != "collections":
+        if isinstance(own, types.FunctionType) and owner is not None and module_of(own) != "collections":
             return t.call(descriptors.bind(t, own, owner, "__repr__", self, t.make(self.cls)), [])
         fields = field_names(self.cls)
         if fields or is_namedtuple_class(self.cls):
@@ -473,7 +474,7 @@ def is_structseq_class(cls: type) -> bool:
 
 
 def _is_made_by_namedtuple(raw: object) -> bool:
-    return isinstance(raw, types.FunctionType) and raw.__module__ == "collections"
+    return isinstance(raw, types.FunctionType) and module_of(raw) == "collections"
 
 
 def _field_of(cls: type, raw: object, name: str) -> int | None:

@@ -27,6 +27,7 @@ from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
+from fxjit.homes import module_of
 from fxjit.schemas import is_atens
 from fxjit.skips import marks
 
@@ -106,7 +107,7 @@ def _as_target(fn: Callable[..., Any]) -> Callable[..., Any]:
     """FX writes functions of torch by their names: one that only has the name of another needs one of its own."""
     if not isinstance(fn, types.FunctionType) or not hasattr(fn, "__wrapped__"):
         return fn
-    found: Any = sys.modules.get(fn.__module__ or "")
+    found: Any = sys.modules.get(module_of(fn))
     for part in fn.__qualname__.split("."):
         found = getattr(found, part, None)
     if found is fn:

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit.counters import counters
+from fxjit.homes import module_of
 from fxjit.tensor_shim import shim_code
 
 from ..target import scalar_tensor
@@ -154,7 +155,7 @@ def python_function(target: Any) -> Any:
     if target is torch.ops.higher_order.with_effects:
         return FunctionName("helper", "with_effects")
     if isinstance(target, torch._ops.HigherOrderOperator):
-        home, name = type(target).__module__, target.name()
+        home, name = module_of(type(target)), target.name()
         own = home.partition(".")[0] == "torch" and getattr(torch.ops.higher_order, name, None) is target
         return FunctionName("higher-order", f"{home}.{name}") if own else target
     return FunctionName("python", _NAMES[id(target)]) if id(target) in _NAMES else target
