@@ -17,25 +17,22 @@
 #include <string.h>
 
 #include "_convolution.h"
+#include "_convolution_panels.h"
 #include "_gemm.h"
 #include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
 enum {
-    ROWS = 14,
-    COLUMNS = 32,
     LINE = 32,         /* numbers of one row of a block: a constant, so that rows are addressed by constants */
     TURNED_CHAIN = 16, /* products of one sum, of Winograd's; others have those of chain_of() */
     DEPTH = 1152,      /* numbers of a window that are copied at once */
-    TURNED = 16,       /* numbers for a tile of 4 x 4 pixels */
-    TAPS = 9,
     BLOCK = 512 << 10, /* bytes of the blocks of a thread: half of the second-level cache */
     WORK = 1 << 20,    /* multiplications for which a thread is called */
 };
 
-/* How much the windows of a tile, and the taps of one result's weights, may differ in their sums of squares. */
-static const float EVEN = 64, EVEN_WEIGHTS = 4096;
+/* How much the windows of a tile may differ in their sums of squares. */
+static const float EVEN = 64;
 /* The product of such sums from which numbers might become infinite on the way. */
 static const double LARGE = 1e70;
 
@@ -53,12 +50,6 @@ typedef struct {
     int64_t *list; /* pixels that Winograd's algorithm does not serve */
     int64_t listed;
 } task_t;
-
-static inline int64_t
-most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static inline int64_t
 rounded_up(int64_t size, int64_t to)
@@ -248,230 +239,7 @@ multiply(int64_t rows, int64_t depth, int64_t chain, const float *a, int64_t apa
     }
 }
 
-/* -- weights -------------------------------------------------------------------------------------------------------*/
-
-/* The weights of 16 channels for 16 results: to[tap][channel][16 results]; where there are no such, zeros. */
-WIDE static void
-take_weights(const convolution_t *convolution, int64_t result, int64_t channel, float *to)
-{
-    const convolution_sizes_t *s = &convolution->sizes;
-    int64_t taps = s->rows * s->columns, line = taps * s->channels;
-    int64_t results = least(LANES, s->results - result), channels = least(LANES, s->channels - channel);
-    const float *from = convolution->weight + result * line;
-    if (results <= 0) {
-        memset(to, 0, (size_t)(taps * LANES * LANES) * sizeof(float));
-        return;
-    }
-    int64_t parts = s->weight_last ? taps : 1, count = s->weight_last ? channels : channels * taps, place = 0, tap = 0;
-    for (int64_t part = 0; part < parts; part++) {
-        const float *first = from + (s->weight_last ? part * s->channels + channel : channel * taps);
-        for (int64_t at = 0; at < count; at += LANES) {
-            __m512 r[LANES];
-            UNROLLED for (int i = 0; i < LANES; i++) {
-                r[i] = i < results ? _mm512_maskz_loadu_ps(first_lanes(count - at), first + i * line + at) : _mm512_setzero_ps();
-            }
-            turn(r);
-            for (int i = 0; i < LANES && at + i < count; i++) {
-                if (s->weight_last) {
-                    tap = part;
-                    place = at + i;
-                }
-                _mm512_store_ps(to + (tap * LANES + place) * LANES, r[i]);
-                if (!s->weight_last && ++tap == taps) {
-                    tap = 0;
-                    place++;
-                }
-            }
-        }
-    }
-}
-
-/* The same of a transposed one: a channel's windows lie behind each other, and are turned over. */
-WIDE static void
-take_flipped_weights(const convolution_t *convolution, int64_t result, int64_t channel, float *to)
-{
-    const convolution_sizes_t *s = &convolution->sizes;
-    int64_t line = TAPS * s->results, results = least(LANES, s->results - result), channels = least(LANES, s->channels - channel);
-    if (results <= 0) {
-        memset(to, 0, (size_t)(TAPS * LANES * LANES) * sizeof(float));
-        return;
-    }
-    const float *from = convolution->weight + channel * line + result * (s->weight_last ? 1 : TAPS);
-    if (s->weight_last) {
-        for (int64_t i = 0; i < channels; i++) {
-            for (int64_t tap = 0; tap < TAPS; tap++) {
-                __m512 numbers = _mm512_maskz_loadu_ps(first_lanes(results), from + i * line + tap * s->results);
-                _mm512_store_ps(to + ((TAPS - 1 - tap) * LANES + i) * LANES, numbers);
-            }
-        }
-        return;
-    }
-    float lines[LANES * TAPS * LANES] __attribute__((aligned(64))); /* [result][tap][16 channels] */
-    for (int64_t at = 0; at < results * TAPS; at += LANES) {
-        __m512 r[LANES];
-        UNROLLED for (int i = 0; i < LANES; i++) {
-            __mmask16 there = i < channels ? first_lanes(results * TAPS - at) : 0;
-            r[i] = _mm512_maskz_loadu_ps(there, from + (there ? i * line + at : 0));
-        }
-        turn(r);
-        UNROLLED for (int i = 0; i < LANES; i++) {
-            _mm512_store_ps(lines + (at + i) * LANES, r[i]);
-        }
-    }
-    for (int64_t tap = 0; tap < TAPS; tap++) {
-        __m512 r[LANES];
-        UNROLLED for (int i = 0; i < LANES; i++) {
-            r[i] = i < results ? _mm512_load_ps(lines + (i * TAPS + tap) * LANES) : _mm512_setzero_ps();
-        }
-        turn(r);
-        for (int64_t i = 0; i < channels; i++) {
-            _mm512_store_ps(to + ((TAPS - 1 - tap) * LANES + i) * LANES, r[i]);
-        }
-    }
-}
-
-/* [depth][32 results]: all channels of a tap before the next one. */
-WIDE static void
-pack_panel(const convolution_t *convolution, int64_t panel, float *to)
-{
-    const convolution_sizes_t *s = &convolution->sizes;
-    int64_t taps = s->rows * s->columns, line = taps * s->channels;
-    float tile[LANES * LANES] __attribute__((aligned(64)));
-    for (int64_t side = 0; side < COLUMNS; side += LANES) {
-        int64_t result = panel * COLUMNS + side, results = least(LANES, s->results - result);
-        const float *from = convolution->weight + result * line;
-        int64_t tap = 0, channel = 0; /* of the weight's next number */
-        for (int64_t at = 0; at < line; at += LANES) {
-            int64_t count = least(LANES, line - at);
-            __m512 r[LANES];
-            UNROLLED for (int i = 0; i < LANES; i++) {
-                r[i] = i < results ? _mm512_maskz_loadu_ps(first_lanes(count), from + i * line + at) : _mm512_setzero_ps();
-            }
-            turn(r);
-            UNROLLED for (int i = 0; i < LANES; i++) {
-                _mm512_store_ps(tile + i * LANES, r[i]);
-            }
-            for (int64_t i = 0; i < count; i++) {
-                int64_t row = s->weight_last ? at + i : tap * s->channels + channel;
-                _mm512_store_ps(to + row * COLUMNS + side, _mm512_load_ps(tile + i * LANES));
-                if (++tap == taps) {
-                    tap = 0;
-                    channel++;
-                }
-            }
-        }
-    }
-}
-
-/* The same of a transposed one's taps. */
-WIDE static void
-pack_flipped_panel(const task_t *task, int64_t panel, float *to)
-{
-    const convolution_sizes_t *s = &task->convolution->sizes, *all = task->all;
-    int64_t taps = all->rows * all->columns, line = taps * s->results, step = s->weight_last ? 1 : taps;
-    __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                                        _mm512_set1_epi32((int)step));
-    for (int64_t side = 0; side < COLUMNS; side += LANES) {
-        int64_t result = panel * COLUMNS + side;
-        __mmask16 there = first_lanes(s->results - result);
-        const float *first = task->convolution->weight + (there ? result * step : 0);
-        for (int64_t some = 0; some < s->channels; some += LANES) { /* whose weights stay in the cache from tap to tap */
-            for (int64_t at = 0; at < s->rows * s->columns; at++) {
-                int64_t row = task->tap[0] + at / s->columns * task->apart[0];
-                int64_t tap = taps - 1 - (row * all->columns + task->tap[1] + at % s->columns * task->apart[1]);
-                for (int64_t channel = some; channel < least(some + LANES, s->channels); channel++) {
-                    const float *from = first + channel * line + tap * (s->weight_last ? s->results : 1);
-                    __m512 numbers = s->weight_last ? _mm512_maskz_loadu_ps(there, from)
-                                                    : _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from, 4);
-                    _mm512_store_ps(to + (at * s->channels + channel) * COLUMNS + side, numbers);
-                }
-            }
-        }
-    }
-}
-
-WIDE static inline __attribute__((always_inline)) void
-turn_three(const __m512 g[3], __m512 out[4])
-{
-    const __m512 half = _mm512_set1_ps(0.5f);
-    __m512 outer = _mm512_mul_ps(half, _mm512_add_ps(g[0], g[2])), inner = _mm512_mul_ps(half, g[1]);
-    out[0] = g[0];
-    out[1] = _mm512_add_ps(outer, inner);
-    out[2] = _mm512_sub_ps(outer, inner);
-    out[3] = g[2];
-}
-
-/* Whether the taps of one of 16 results differ too much: what the algorithm adds and takes away again is then larger than what
- * the result is made of. */
-WIDE static inline int
-are_uneven(const __m512 squares[TAPS])
-{
-    __m512 lowest = squares[0], highest = squares[0];
-    UNROLLED for (int i = 1; i < TAPS; i++) {
-        lowest = _mm512_min_ps(lowest, squares[i]);
-        highest = _mm512_max_ps(highest, squares[i]);
-    }
-    return _mm512_cmp_ps_mask(_mm512_mul_ps(lowest, _mm512_set1_ps(EVEN_WEIGHTS)), highest, _CMP_LT_OQ) != 0;
-}
-
-/* [16][channels][32 results]; squares: the sum of each tap's, infinite where those of one result differ too much. */
-WIDE static void
-turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *squares)
-{
-    const convolution_sizes_t *s = &convolution->sizes;
-    float taps[TAPS * LANES * LANES] __attribute__((aligned(64)));
-    int64_t apart = s->channels * COLUMNS;
-    UNROLLED for (int i = 0; i < TAPS; i++) {
-        squares[i] = 0;
-    }
-    for (int64_t side = 0; side < COLUMNS; side += LANES) {
-        __m512 sums[TAPS];
-        UNROLLED for (int i = 0; i < TAPS; i++) {
-            sums[i] = _mm512_setzero_ps();
-        }
-        for (int64_t channel = 0; channel < s->channels; channel += LANES) {
-            (s->kind == TRANSPOSED ? take_flipped_weights : take_weights)(convolution, panel * COLUMNS + side, channel, taps);
-            for (int64_t i = 0; i < least(LANES, s->channels - channel); i++) {
-                __m512 g[3][3], h[3][4];
-                UNROLLED for (int t = 0; t < TAPS; t++) {
-                    __m512 x = _mm512_load_ps(taps + (t * LANES + i) * LANES);
-                    sums[t] = _mm512_fmadd_ps(x, x, sums[t]);
-                    g[t % 3][t / 3] = x;
-                }
-                UNROLLED for (int column = 0; column < 3; column++) {
-                    turn_three(g[column], h[column]);
-                }
-                float *line = to + (channel + i) * COLUMNS + side;
-                UNROLLED for (int row = 0; row < 4; row++) {
-                    __m512 of_row[3] = {h[0][row], h[1][row], h[2][row]}, made[4];
-                    turn_three(of_row, made);
-                    UNROLLED for (int column = 0; column < 4; column++) {
-                        _mm512_store_ps(line + (4 * row + column) * apart, made[column]);
-                    }
-                }
-            }
-        }
-        UNROLLED for (int i = 0; i < TAPS; i++) {
-            squares[i] += are_uneven(sums) ? INFINITY : _mm512_reduce_add_ps(sums[i]);
-        }
-    }
-}
-
 /* -- which tiles are Winograd's ------------------------------------------------------------------------------------*/
-
-WIDE void
-fxjit_take_squares(const float *images, int64_t channels, int64_t from, int64_t to, float *squares)
-{
-    for (int64_t pixel = from; pixel < to; pixel++) {
-        const float *x = images + pixel * channels;
-        __m512 sum = _mm512_setzero_ps();
-        for (int64_t at = 0; at < channels; at += LANES) {
-            __m512 y = _mm512_maskz_loadu_ps(first_lanes(channels - at), x + at);
-            sum = _mm512_fmadd_ps(y, y, sum);
-        }
-        squares[pixel] = _mm512_reduce_add_ps(sum);
-    }
-}
 
 /* The sum of all weights' squares; negative where the taps of a result differ too much, or not all are finite. */
 static double
@@ -739,10 +507,10 @@ convolve_windows_together(task_t *task, const int64_t *list, int64_t count, floa
         int transposed = task->convolution->sizes.kind == TRANSPOSED;
         float *to = task->weights + panel * task->depth * COLUMNS;
         if (transposed) {
-            pack_flipped_panel(task, panel, to);
+            fxjit_pack_flipped_panel(task->convolution, task->all, task->tap, task->apart, panel, to);
         }
         else {
-            pack_panel(task->convolution, panel, to);
+            fxjit_pack_panel(task->convolution, panel, to);
         }
     }
     fxjit_openmp.barrier();
@@ -762,7 +530,7 @@ convolve(void *data)
         return;
     }
     for (int64_t panel = task->panels * thread / threads; panel < task->panels * (thread + 1) / threads; panel++) {
-        turn_panel(task->convolution, panel, task->weights + panel * TURNED * s->channels * COLUMNS, task->taps + panel * TAPS);
+        fxjit_turn_panel(task->convolution, panel, task->weights + panel * TURNED * s->channels * COLUMNS, task->taps + panel * TAPS);
     }
     int64_t pixels = s->images * s->height * s->width;
     fxjit_take_squares(task->convolution->x, s->channels, pixels * thread / threads, pixels * (thread + 1) / threads, task->squares);

@@ -37,14 +37,6 @@ void fxjit_convolve(const convolution_t *convolution, void *room, int threads);
 /* What these two are for some kinds. */
 int64_t fxjit_depthwise_room(const convolution_sizes_t *sizes, int threads);
 void fxjit_convolve_depthwise(const convolution_t *convolution, void *room, int threads);
-/* Of step 1, whose tiles Winograd's algorithm takes. */
-static inline int
-is_turned(const convolution_sizes_t *s)
-{
-    return s->rows == 3 && s->columns == 3 && s->stride[0] == 1 && s->stride[1] == 1 && s->dilation[0] == 1 && s->dilation[1] == 1;
-}
-/* The sum of the squares of each pixel's channels, from one pixel up to another. */
-void fxjit_take_squares(const float *images, int64_t channels, int64_t from, int64_t to, float *squares);
 int64_t fxjit_weights_room(const convolution_sizes_t *sizes, int threads);
 void fxjit_convolve_weights(const convolution_t *convolution, void *room, int threads);
 

@@ -15,19 +15,16 @@
 #include <string.h>
 
 #include "_convolution.h"
+#include "_convolution_panels.h"
 #include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
 enum {
-    ROWS = 14,
-    COLUMNS = 32,
     PIXELS = 192, /* of a block: its gradients, 24 KB, and 14 channels stay in the first-level cache */
     TILES = 48,   /* of a block, by Winograd's algorithm */
     CHUNK = 5,    /* groups of channels that are turned at once: their tiles stay in the second-level cache */
     FEWEST = 32,  /* tiles: of fewer a tap may be that of one pixel, which is zero where its neighbours are not */
-    TURNED = 16,
-    TAPS = 9,
     ENERGIES = TAPS + 2,
 };
 
@@ -61,12 +58,6 @@ static inline int64_t
 tiles_of(int64_t size)
 {
     return parts(size, 2);
-}
-
-static inline int64_t
-most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* Input lines that so many lines of results read at most. */
