@@ -192,7 +192,8 @@ def test_few_rows_of_bfloat16_are_as_near_to_the_true_ones_as_atens(few_rows, m:
             assert found.dtype is atens.dtype and found.shape == atens.shape and found.stride() == atens.stride()
             true = x.double() @ weight.double().t() + (bias.double() if len(args) == 3 else 0)
             scale = x.double().abs() @ weight.double().abs().t() + 1
-            error, theirs = (((each.double().view(true.shape) - true).abs() / (scale * 1e-6 + true.abs())).max()
+            # Where terms cancel out, what sums of float32 lose, in whatever order, is more than one rounding of the result.
+            error, theirs = (((each.double().view(true.shape) - true).abs() / (scale * 1e-4 + true.abs())).max()
                              for each in (found, atens))
             assert error <= max(1.01 * theirs, 2.0**-8)
 

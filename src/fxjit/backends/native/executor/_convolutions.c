@@ -4,11 +4,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../../../_tensor.h"
 #include "_convolution.h"
 #include "_program.h"
+#include "_turns.h"
 
 enum { NUMBERS = sizeof(convolution_sizes_t) / sizeof(int64_t) };
 
@@ -52,21 +52,12 @@ fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o)
 typedef struct {
     convolution_t convolution;
     void *x, *weight, *out, *room; /* handles, and memory for ours */
-    int turns, failed;
-    int64_t times[2];
 } trial_t;
 
-static int64_t
-nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static int
-convolve_by_aten(const trial_t *trial)
+convolve_by_aten(void *data)
 {
+    const trial_t *trial = data;
     const convolution_sizes_t *s = &trial->convolution.sizes;
     const int64_t none[2] = {0, 0};
     void *made = NULL;
@@ -90,22 +81,12 @@ convolve_by_aten(const trial_t *trial)
     return failed || fxjit_torch.delete_handle(made) ? -1 : 0;
 }
 
-/* The shortest of some calls of each, which take turns. */
-static void
-compare(void *data)
+static int
+convolve_by_own(void *data)
 {
-    trial_t *trial = data;
-    trial->times[0] = trial->times[1] = INT64_MAX;
-    for (int turn = 0; turn < 2 * trial->turns && !trial->failed; turn++) {
-        int64_t start = nanoseconds();
-        if (turn % 2 == 0) {
-            trial->failed = convolve_by_aten(trial) < 0;
-        }
-        else {
-            fxjit_convolve(&trial->convolution, trial->room, 1);
-        }
-        trial->times[turn % 2] = Py_MIN(trial->times[turn % 2], nanoseconds() - start);
-    }
+    const trial_t *trial = data;
+    fxjit_convolve(&trial->convolution, trial->room, 1);
+    return 0;
 }
 
 static float *
@@ -136,7 +117,8 @@ fxjit_time_convolution(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_RuntimeError, "there are not two libraries to choose from");
         return NULL;
     }
-    trial_t trial = {.turns = turns};
+    trial_t trial = {0};
+    turns_t compared = {.ways = {convolve_by_aten, convolve_by_own}, .data = &trial, .turns = turns};
     int64_t sizes[NUMBERS];
     for (Py_ssize_t i = 0; i < NUMBERS; i++) {
         sizes[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, i));
@@ -157,12 +139,12 @@ fxjit_time_convolution(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    fxjit_on_one_thread(compare, &trial);
+    fxjit_take_turns(&compared);
     Py_END_ALLOW_THREADS
     fxjit_give_arena(trial.room, kept);
-    if (trial.failed) {
+    if (compared.failed) {
         PyErr_SetString(PyExc_RuntimeError, "aten::convolution failed");
         return NULL;
     }
-    return Py_BuildValue("LL", (long long)trial.times[0], (long long)trial.times[1]);
+    return Py_BuildValue("LL", (long long)compared.times[0], (long long)compared.times[1]);
 }

@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "_products.h"
 #include "_program.h"
+#include "_turns.h"
 
 /* Sizes of one class are up to four times apart: 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, and from 257 on. */
 enum { SIZES = 6, LAYOUTS = 4, CLASSES = SIZES * SIZES * SIZES * LAYOUTS };
@@ -127,37 +127,17 @@ fxjit_prefer_own_products(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Of this thread's time on the processor, which what else runs on the machine changes little. */
-static int64_t
-nanoseconds(void)
+static int
+time_blas(void *product)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    multiply_by_blas(product);
+    return 0;
 }
 
-typedef struct {
-    product_t product;
-    int turns, failed;
-    int64_t times[2];
-} trial_t;
-
-/* The shortest of some calls by each library, which take turns. */
-static void
-compare(void *data)
+static int
+time_own(void *product)
 {
-    trial_t *trial = data;
-    trial->times[0] = trial->times[1] = INT64_MAX;
-    for (int turn = 0; turn < 2 * trial->turns && !trial->failed; turn++) {
-        int64_t start = nanoseconds();
-        if (turn % 2 == 0) {
-            multiply_by_blas(&trial->product);
-        }
-        else {
-            trial->failed = fxjit_gemm_alone(&trial->product) < 0;
-        }
-        trial->times[turn % 2] = Py_MIN(trial->times[turn % 2], nanoseconds() - start);
-    }
+    return fxjit_gemm_alone(product);
 }
 
 PyObject *
@@ -182,13 +162,14 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     for (int64_t i = 0; i < count; i++) {
         memory[i] = 1; /* of zeros all pages may be one */
     }
-    trial_t trial = {.turns = turns, .product = {
+    product_t product = {
         .m = m, .n = n, .k = k, .out = memory + of_a + of_b, .line = n,
         .a = {memory, a_turned ? 1 : a_line, a_turned ? a_line : 1},
         .b = {memory + of_a, b_turned ? 1 : b_line, b_turned ? b_line : 1},
-    }};
+    };
+    turns_t trial = {.ways = {time_blas, time_own}, .data = &product, .turns = turns};
     Py_BEGIN_ALLOW_THREADS
-    fxjit_on_one_thread(compare, &trial);
+    fxjit_take_turns(&trial);
     Py_END_ALLOW_THREADS
     free(memory);
     if (trial.failed) {
