@@ -1,9 +1,10 @@
 """`python -m benchmarks.first_call`: seconds until the first result, with the compile in the foreground and in the background
 (`config.tiers`), and what a step costs while a helper process compiles.
 
-Each program (benchmarks/programs.py) has processes of its own, one with tiers and one without, which take turns; each starts
-with an empty cache and compiles a trivial function first, so that importing the compiler is left out. Steps during the compile
-are compared with eager steps of the same process before and after it. Printed as Markdown, medians over the rounds.
+Each program (benchmarks/programs.py) has processes of its own, one with tiers, one without, and with `--torch-compile` one of
+torch.compile, which take turns; each starts with an empty cache and compiles a trivial function first, so that importing the
+compiler is left out. Steps during the compile are compared with eager steps of the same process before and after it. Printed as
+Markdown, medians over the rounds.
 
 `--second-process` measures the first result in a process that finds another's cache: its graphs alone, and its entries too
 (`config.store_entries`), of which it says how many frames still were traced, and whether results and gradients are eager's.
@@ -35,6 +36,10 @@ SAMPLE = ("hf_bert", "hf_gpt2", "hf_llama", "hf_t5", "hf_vit", "hf_clip", "timm_
 EAGER = 1.0
 
 
+class NothingToTrainError(Exception):
+    """The program's result has no gradient."""
+
+
 def step_of(program: Program, fn: Any, training: bool) -> Callable[[], object]:
     """One call; with `training`, the gradients of its loss too."""
     if not training:
@@ -42,6 +47,8 @@ def step_of(program: Program, fn: Any, training: bool) -> Callable[[], object]:
 
     def train() -> object:
         loss = models._loss(fn(**program.inputs(program.batches[0])))
+        if not loss.requires_grad:
+            raise NothingToTrainError
         loss.backward()
         return loss
     return train
@@ -54,15 +61,17 @@ def steps(step: Callable[[], object], seconds: float) -> list[float]:
     return found
 
 
-def measure(name: str, tiers: bool, training: bool) -> dict[str, float]:
+def measure(name: str, way: str, training: bool) -> dict[str, float]:
     """Of one program, in this process: seconds."""
-    fxjit.compile(lambda x: x * 2 + 1)(torch.ones(3))
+    compiler = torch.compile if way == "torch.compile" else fxjit.compile
+    tiers = way == "tiers"
+    compiler(lambda x: x * 2 + 1)(torch.ones(3))
     eager, ours = PROGRAMS[name](), PROGRAMS[name]()
     eager_step = step_of(eager, eager.fn, training)
     found = {"eager": first_call(eager_step)}
     alone = steps(eager_step, EAGER)
     with fxjit.config.patch(tiers=tiers):
-        step = step_of(ours, fxjit.compile(ours.fn), training)
+        step = step_of(ours, compiler(ours.fn), training)
         began = time.perf_counter()
         found["first"] = first_call(step)
         during = []
@@ -75,16 +84,18 @@ def measure(name: str, tiers: bool, training: bool) -> dict[str, float]:
     return found
 
 
-def in_process(name: str, tiers: bool, training: bool) -> dict[str, float]:
+def in_process(name: str, way: str, training: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
-        return _printed_by(folder, ["--here", name, *(["--tiers"] if tiers else []), *(["--training"] if training else [])])
+        return _printed_by(folder, ["--here", name, "--way", way, *(["--training"] if training else [])])
 
 
 def _printed_by(folder: str, arguments: list[str]) -> dict[str, Any]:
     """What this file prints, in a process of its own, with that cache folder."""
     command = [sys.executable, "-m", "benchmarks.first_call", *arguments]
-    environment = fxjit.config.child_environment(FXJIT_CACHE_DIR=folder)
+    environment = fxjit.config.child_environment(FXJIT_CACHE_DIR=folder, TORCHINDUCTOR_CACHE_DIR=folder)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if NothingToTrainError.__name__ in done.stderr:
+        raise NothingToTrainError
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -135,31 +146,35 @@ def second_row(name: str, rounds: int, training: bool, processor: bool) -> tuple
 
 
 HEADER = ("program", "first call over eager's, foreground, s", "the same, tiers, s", "until compiled, foreground, s",
-          "the same, tiers, s", "a step during the compile, of eager's", "compiled again in the foreground")
+          "the same, tiers, s", "a step during the compile, of eager's", "compiled again in the foreground",
+          "first call over eager's, torch.compile, s")
 
 
-def row(name: str, rounds: int, training: bool) -> tuple[str, ...]:
+def row(name: str, rounds: int, training: bool, with_torch_compile: bool) -> tuple[str, ...]:
     """One row of the table."""
-    measured: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    ways = ("foreground", "tiers", *(["torch.compile"] if with_torch_compile else []))
+    measured: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for _ in range(rounds):
-        for tiers, found in measured.items():
-            found.append(in_process(name, tiers, training))
+        for way, found in measured.items():
+            found.append(in_process(name, way, training))
 
-    def median(tiers: bool, of: Callable[[dict[str, float]], float]) -> float:
-        return statistics.median(map(of, measured[tiers]))
+    def median(way: str, of: Callable[[dict[str, float]], float]) -> float:
+        return statistics.median(map(of, measured[way]))
 
-    over = [median(tiers, lambda each: each["first"] - each["eager"]) for tiers in (False, True)]
-    until = [median(tiers, lambda each: each["compiled"] - each["eager"]) for tiers in (False, True)]
-    during = median(True, lambda each: each["during"])
-    refused = int(median(True, lambda each: each["refused"]))
-    return (name, *(f"{seconds:.2f}" for seconds in (*over, *until)), f"{during:.2f}x" if during else "-", str(refused))
+    over = {way: f"{median(way, lambda each: each['first'] - each['eager']):.2f}" for way in ways}
+    until = [f"{median(way, lambda each: each['compiled'] - each['eager']):.2f}" for way in ("foreground", "tiers")]
+    during = median("tiers", lambda each: each["during"])
+    refused = int(median("tiers", lambda each: each["refused"]))
+    return (name, over["foreground"], over["tiers"], *until, f"{during:.2f}x" if during else "-", str(refused),
+            over.get("torch.compile", "-"))
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--here", help="measure this program in this process")
-    parser.add_argument("--tiers", action="store_true")
+    parser.add_argument("--way", default="foreground", choices=("foreground", "tiers", "torch.compile"), help="with --here")
+    parser.add_argument("--torch-compile", action="store_true", help="torch.compile's first call too")
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--second-process", action="store_true", help="the table of second processes")
     parser.add_argument("--processor", action="store_true", help="with --second-process: seconds of the processor")
@@ -172,12 +187,16 @@ def main(argv: list[str] | None = None) -> None:
         print(json.dumps(measure_second(options.here, options.entries, options.training, clock)))
         return
     if options.here:
-        print(json.dumps(measure(options.here, options.tiers, options.training)))
+        print(json.dumps(measure(options.here, options.way, options.training)))
         return
     rows = []
     for name in options.only or PROGRAMS:
-        rows.append(second_row(name, options.rounds, options.training, options.processor) if options.second_process
-                    else row(name, options.rounds, options.training))
+        try:
+            rows.append(second_row(name, options.rounds, options.training, options.processor) if options.second_process
+                        else row(name, options.rounds, options.training, options.torch_compile))
+        except NothingToTrainError:
+            print(f"{name} has nothing to train", file=sys.stderr, flush=True)
+            continue
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(markdown(SECOND_HEADER if options.second_process else HEADER, rows))
     print(f"\n{measured_beside()}")

@@ -131,6 +131,22 @@ def test_a_model_may_draw_its_weights_from_any_stream(monkeypatch):
     assert (row.error, row.outputs, row.gradients) == ("", "as eager's", "as eager's"), row
 
 
+def test_first_calls(capsys, monkeypatch):
+    monkeypatch.setattr(first_call, "EAGER", 0.01)
+
+    def printed_by(folder, arguments):  # in this process
+        given = dict(zip(arguments[::2], arguments[1::2], strict=False))
+        return first_call.measure(given["--here"], given["--way"], "--training" in arguments)
+
+    monkeypatch.setattr(first_call, "_printed_by", printed_by)
+    first_call.main(["--only", "prog_trivial_add", "--rounds", "1"])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[0] == "prog_trivial_add" and row[1] == row[3] and row[-1] == "-", row
+    first_call.main(["--only", "prog_trivial_add", "--rounds", "1", "--training"])
+    assert "prog_trivial_add has nothing to train" in capsys.readouterr().err
+    fxjit.reset()
+
+
 def test_what_a_second_process_finds(tmp_path):
     """A reset stands for the end of a process: what is measured in each is measured here in turn."""
     with fxjit.config.patch(cache_dir=str(tmp_path), cache_graphs=True):
