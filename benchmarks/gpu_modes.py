@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fxjit
-from benchmarks.gpu import difference
+from benchmarks.gpu_difference import difference
 
 
 def repeated(device: str, function: Callable[..., Any], mode: str, shapes: list[tuple[int, ...]], dtype: str) -> str:

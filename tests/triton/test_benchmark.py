@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 from benchmarks import gpu
+from benchmarks.gpu_difference import difference
 
 from fxjit import config
 
@@ -34,9 +35,9 @@ def test_operators_are_compared():
 
 def test_a_difference_is_told():
     x = torch.ones(3, requires_grad=True)
-    assert gpu.difference(lambda x: x * 2, lambda x: x * 2, [x], "float32") == ""
-    assert gpu.difference(lambda x: x * 3, lambda x: x * 2, [x], "float32").startswith("result 0: ")
-    assert gpu.difference(lambda x: x.detach() * 2 + x * 0, lambda x: x * 2, [x], "float32").startswith("gradient 0: ")
+    assert difference(lambda x: x * 2, lambda x: x * 2, [x], "float32") == ""
+    assert difference(lambda x: x * 3, lambda x: x * 2, [x], "float32").startswith("result 0: ")
+    assert difference(lambda x: x.detach() * 2 + x * 0, lambda x: x * 2, [x], "float32").startswith("gradient 0: ")
 
 
 def test_what_is_nearer_to_the_exact_numbers_is_right():
@@ -45,8 +46,8 @@ def test_what_is_nearer_to_the_exact_numbers_is_right():
     def one_by_one(x):
         return functools.reduce(torch.add, x)
 
-    assert gpu.difference(lambda x: x.sum(0), one_by_one, [x], "bfloat16") == ""
-    assert gpu.difference(one_by_one, lambda x: x.sum(0), [x], "bfloat16").startswith("result 0: ")
+    assert difference(lambda x: x.sum(0), one_by_one, [x], "bfloat16") == ""
+    assert difference(one_by_one, lambda x: x.sum(0), [x], "bfloat16").startswith("result 0: ")
 
 
 def test_an_item_in_a_process_of_its_own(tmp_path):
