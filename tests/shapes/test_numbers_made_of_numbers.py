@@ -20,6 +20,17 @@ MADE: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "round that is returned": lambda x, n: (x, round(n / 4)),
     "format with a width": lambda x, n: (x * n, f"n={n:03d} {n / 2:.2f}"),
     "format": lambda x, n: (x * n, format(n, ">6"), f"{n:>4}"),
+    "gcd": lambda x, n: x * math.gcd(n, 12),
+    "comb of a sum": lambda x, n: x * math.comb(n + 1, 2),
+    "isqrt as a size": lambda x, n: (x[: math.isqrt(n)] + 1, math.isqrt(n)),
+    "log and exp": lambda x, n: x * (0.05 + 0.95 * math.exp(-1.0 * n / 200)) + math.log(n),
+    "log to a base": lambda x, n: x[: int(math.log(n, 2))] * math.log(n, 3),
+    "pow": lambda x, n: x * math.pow(0.9, n),
+    "round to digits": lambda x, n: (x * round(n / 3, 2), round(n * 7, -1)),
+    "divmod": lambda x, n: (x * divmod(n, 3)[1], divmod(n, 4)),
+    "of a size": lambda x, n: torch.ones(n, 2) * math.log(torch.ones(n).shape[0]) / math.isqrt(n),
+    "isfinite": lambda x, n: x if math.isfinite(n / 3) else -x,
+    "text with text": lambda x, n: (x + 1, "n=" + str(n) + "!"),
 }
 
 
@@ -68,3 +79,47 @@ def test_a_text_that_is_read_is_that_of_the_call() -> None:
     compiled = fxjit.compile(program, backend="eager")
     for n in (5, 7, 9, 7):
         assert torch.equal(compiled(torch.ones(2), n), program(torch.ones(2), n))
+
+
+def test_what_raises_or_is_no_number_of_a_graph_is_as_in_eager() -> None:
+    def program(x: torch.Tensor, n: float) -> Any:
+        try:
+            return x * math.log(n), math.expm1(n)
+        except (ValueError, OverflowError) as error:
+            return x, str(error)
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager")
+    for n in (1.5, 2.5, 0.0, 3.5, -1.0, math.inf, math.nan, 800.0, 4.5, 0.0):
+        expected, actual = program(torch.ones(2), n), compiled(torch.ones(2), n)
+        assert torch.equal(actual[0], expected[0]) or math.isnan(n)
+        assert actual[1] == expected[1] or (math.isnan(n) and math.isnan(actual[1]))
+
+
+def test_a_size_that_varies() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x * math.log(x.shape[0]), math.gcd(x.shape[0] + 1, 4), round(x.shape[0] / 7, 1)
+
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(program, backend=counter)
+    for size in (3, 4, 5, 7, 20):
+        assert same(program(torch.ones(size, 2)), compiled(torch.ones(size, 2)))
+    assert counter.frame_count == 2
+
+
+def test_text_that_is_joined_is_no_guard_until_it_is_read() -> None:
+    def program(x: torch.Tensor, name: str) -> Any:
+        name += "!"
+        return x + 1, name + name
+
+    def reading(x: torch.Tensor, name: str) -> Any:
+        return {name + "!": x * 2} if name + "?" != "c?" else x
+
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled, read = fxjit.compile(program, backend=counter), fxjit.compile(reading, backend="eager")
+    for name in "abcd":
+        assert compiled(torch.ones(2), name)[1] == name + "!" + name + "!"
+        assert same(reading(torch.ones(2), name), read(torch.ones(2), name))
+    assert counter.frame_count == 1

@@ -22,6 +22,7 @@ from fxjit.frontend.values import choices, protocol
 from fxjit.frontend.values.base import Raised, Value, callable_type
 from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
+from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, metaclass_of, written, written_classes
 from fxjit.frontend.values.iterators import CallIteratorValue
@@ -126,6 +127,9 @@ def round_(t: Tracer, number: Value, ndigits: Value | None = None) -> Value:
         return protocol.unary(t, "round", number)
     if isinstance(number, RandomValue) and digits[0].is_constant():
         return compute(t, round, [number, *digits], may_fail=True)
+    found = computed(t, round, [number, *digits])
+    if found is not None:
+        return found
     specialize = getattr(number, "specialize", None)
     if specialize is not None:
         return fold_call(t, round, [specialize(t), *digits])

@@ -38,6 +38,7 @@ from fxjit.frontend.values.calls import (
     pure,
     unknown_call,
 )
+from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.ranges import as_index
@@ -242,15 +243,18 @@ def _math(fn: Callable[..., Any]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if slot is None and not kwargs:
-            computed = random_values.of_math(t, fn, args)
-            if computed is not None:
-                return computed
+            found = random_values.of_math(t, fn, args)
+            if found is not None:
+                return found
         if len(args) == 1 and not args[0].is_constant():
             value = args[0]
             if slot is not None and hasattr(value.pytype(), f"__{slot}__"):
                 return protocol.unary(t, slot, value)
             if symbolic is not None and value.node is not None and value.pytype() in (int, float):
                 return t.emit(symbolic, args)
+        found = None if kwargs else computed(t, fn, args)
+        if found is not None:
+            return found
         fixed = [_specialized(t, arg) for arg in args]
         if fn.__name__ in _ITERATES:
             return fold_call(t, fn, [_iterable(t, arg) for arg in fixed], kwargs)

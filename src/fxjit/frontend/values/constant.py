@@ -27,6 +27,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.iteration import SequenceIteratorValue
+from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
@@ -217,7 +218,7 @@ class ConstantFromOutside(ConstantValue):
         return type(self._found)
 
 
-class TextFromOutside(ConstantFromOutside):
+class TextFromOutside(ConstantFromOutside, LateText):
     """A str that the frame found outside."""
 
 

@@ -24,6 +24,7 @@ from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.traits import LateText
 
 
 def snapshot(t: Tracer, value: Value) -> Value | None:
@@ -117,7 +118,7 @@ class DeferredText(Value):
         _push_text(cg, self.parts)
 
 
-class JoinedText(ConstantValue):
+class JoinedText(ConstantValue, LateText):
     """A str that is put together of others from outside the frame and of numbers that vary, of which none is looked at
     before this is."""
 
@@ -160,6 +161,7 @@ _SHOWN: Final[dict[str, Callable[[Any, str], str]]] = {
 }
 
 
+@protocol.joined_texts.provide
 def joined(t: Tracer, parts: list[Value]) -> Value:
     """`"".join(parts)`; all are str."""
     pieces: list[str | Field] = []

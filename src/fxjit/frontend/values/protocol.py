@@ -18,7 +18,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Value, attribute_of_type, guard_nan_identity
 from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.extension import ExtensionPoint
-from fxjit.frontend.values.traits import Alternatives, AttributeErrorValue, GuardedOperators, Indistinct
+from fxjit.frontend.values.traits import Alternatives, AttributeErrorValue, GuardedOperators, Indistinct, LateText
 from fxjit.guards.constants import holds_nan
 from fxjit.guards.kinds import IdIs, NotSameObject, SameObject
 from fxjit.guards.source import ConstSource, Source, mro_of, namespace_of
@@ -104,6 +104,8 @@ def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a op b`."""
     guard_operators(t, (a, b), f"__{BINARY_METHODS[op]}__", f"__r{BINARY_METHODS[op]}__")
     if a.is_constant() and b.is_constant():
+        if op == "+" and (isinstance(a, LateText) or isinstance(b, LateText)) and a.pytype() is b.pytype() is str:
+            return joined_texts(t, [a, b])
         return _fold_binary(t, op, BINARY[op], a.as_constant(), b.as_constant())
     either = _applied(t, BINARY[op], a, b)
     if either is not None:
@@ -537,6 +539,8 @@ def hash_(t: Tracer, v: Value) -> Value:
 #: `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may be deferred (deferred.py); None where it is not.
 deferred_text: Final[ExtensionPoint[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]] = ExtensionPoint(
     "deferred_text")
+#: `"".join(parts)` of str (deferred.py).
+joined_texts: Final[ExtensionPoint[[Tracer, list[Value]], Value]] = ExtensionPoint("joined_texts")
 #: `template % other` (callables/printf.py).
 printf: Final[ExtensionPoint[[Tracer, str, Value], Value]] = ExtensionPoint("printf")
 

@@ -36,6 +36,8 @@ class SymValue(Value):
     node: torch.fx.Node
     #: Of a float that is a quotient of two integers: what was divided, by what. Made an integer again, it needs no float.
     quotient: tuple[Value, int] | None = None
+    #: The function of Python's, and its operands, of what an operator gave.
+    made: tuple[Callable[..., Any], tuple[Value, ...]] | None = None
 
     def __init__(self, node: torch.fx.Node, sym: Sym, source: Any = None) -> None:
         super().__init__(source)
@@ -127,7 +129,7 @@ class SymValue(Value):
 
     def _compute(self, t: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
         if not any(operand.is_constant() and isinstance(operand.as_constant(), complex) for operand in operands):
-            result = t.emit(fn, operands)
+            result = _noted(t.emit(fn, operands), fn, *operands)
             if fn is operator.truediv and isinstance(result, SymValue):
                 result.quotient = _whole_quotient(*operands)
             return result
@@ -146,11 +148,11 @@ class SymValue(Value):
             size, by = self.quotient
             if op == "ceil":
                 size = t.emit(operator.add, [size, t.make(by - 1)])
-            return t.emit(operator.floordiv, [size, t.make(by)])
+            return _noted(t.emit(operator.floordiv, [size, t.make(by)]), protocol.UNARY[op], self)
         target = _UNARY.get(op)
         if target is None or (op == "invert" and is_int):
             return protocol.unary(t, op, self.specialize(t))
-        return t.emit(target, [self])
+        return _noted(t.emit(target, [self]), protocol.UNARY[op], self)
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if _is_number_of_a_subclass(other):
@@ -159,6 +161,13 @@ class SymValue(Value):
             return NOT_IMPLEMENTED
         mine, other = _as_integer(t, self), _as_integer(t, other)
         return self._compute(t, protocol.COMPARE[op], self, other) if mine is self else protocol.compare(t, op, mine, other)
+
+
+def _noted(result: Value, fn: Callable[..., Any], *operands: Value) -> Value:
+    """`result`, with what it was made of."""
+    if isinstance(result, SymValue):
+        result.made = fn, operands
+    return result
 
 
 def _as_integer(t: Tracer, value: Value) -> Value:
@@ -214,7 +223,7 @@ def _as_float(t: Tracer, value: Value) -> Value:
         return t.make(float(value.as_constant()))
     if isinstance(value, SymValue) and isinstance(value.sym, torch.SymFloat):
         return value
-    return t.emit(torch.sym_float, [value])
+    return _noted(t.emit(torch.sym_float, [value]), float, value)
 
 
 _MAX_EXPONENT: Final = 2**32

@@ -43,6 +43,10 @@ class GuardedOperators(Value):
         raise AssertionError(f"{type(self).__name__} guards nothing")
 
 
+class LateText(Value):
+    """A str, a constant that the trace relies on only where it looks at it: what it is joined with is one, too."""
+
+
 class WrappedOutput(Value):
     """Lives in the graph, and leaves it in another form: `rebuild` makes that of the graph's output."""
 
