@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
@@ -121,3 +122,64 @@ def test_its_entry_is_kept_for_the_next_process(tmp_path: Path) -> None:
     printed = [each.stdout.split("]") for each in runs]
     assert [each[0] for each in printed] == ["[True, True, True"] * 2
     assert [int(each[1]) for each in printed] == [0, 1]
+
+
+FLAGS: dict[str, Callable[[np.ndarray], Any]] = {
+    "c": lambda a: (a.flags["C_CONTIGUOUS"], a.T.flags.c_contiguous, a[::-1].flags.c_contiguous, a[:, 1:3].flags.contiguous),
+    "f": lambda a: (a.T.flags.f_contiguous, a.T.copy().flags["F"], (a.T + 1).flags.f_contiguous, np.asfortranarray(a).flags.fnc),
+    "spread": lambda a: (np.broadcast_to(a[0], (2, a.shape[1])).flags.c_contiguous, a[:1].flags.forc, a[:0].flags.f_contiguous),
+    "owns": lambda a: (a.flags.owndata, a[1:].flags["OWNDATA"], a.copy().flags.owndata, a.T.ravel().flags.owndata,
+                       a.ravel().flags.owndata, a.sum(0).flags.owndata, a.max().flags.owndata),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags(name: str) -> None:
+    def program(a: np.ndarray) -> Any:
+        return a * 2, FLAGS[name](a)
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    for given in (made(), made().T, made()[:, 1:].copy(), made()):
+        expected, actual = program(given)[1], compiled(given)[1]
+        assert actual == expected and [type(each) for each in actual] == [type(each) for each in expected]
+
+
+BACKWARDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "item": lambda a: operator.setitem(a, slice(None, None, -1), a[::-1] + 1),
+    "in place": lambda a: operator.iadd(a[::-1], 1),
+    "by itself": lambda a: operator.imul(a[::-1], a),
+    "a part": lambda a: operator.iadd(a[::-2, 1:], np.arange(3.0)),
+    "whole": lambda a: operator.setitem(a[:, ::-1], slice(None), 7),
+    "a row": lambda a: operator.setitem(a[:, ::-1], 0, np.arange(4.0)),
+    "a mask": lambda a: operator.setitem(a[3:0:-1], a[3:0:-1] > 9, 0),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_writes_to_what_goes_backwards(name: str, backend: str) -> None:
+    def program(a: np.ndarray) -> Any:
+        view = a[::-1]
+        before = view * 2
+        result = BACKWARDS[name](a)
+        return before, result, view + 1, a[0] * 2, view
+
+    expected, actual = made(), made()
+    for one, other in zip(program(expected), fxjit.compile(program, backend=backend, fullgraph=True)(actual), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one is None or one.strides == other.strides
+    np.testing.assert_array_equal(expected, actual)
+
+
+def test_a_write_that_numpy_refuses_is_refused() -> None:
+    def program(a: np.ndarray) -> Any:
+        try:
+            a[::-1] += 1.5
+        except TypeError as error:
+            return type(error).__name__, a + 1
+        return "none", a + 1
+
+    for given in (np.arange(4), np.arange(4.0)):
+        expected, actual = program(given.copy()), fxjit.compile(program, backend="eager")(given.copy())
+        assert expected[0] == actual[0]
+        np.testing.assert_array_equal(expected[1], actual[1])

@@ -132,6 +132,8 @@ class ArrayValue(Value):
             return self._base(t)
         if name == "flat" and not self.scalar:
             return ArrayFlatValue(self)
+        if name == "flags":
+            return ArrayFlagsValue(self)
         if name == "strides":
             list(map(int, (*self.tensor.fake.shape, *self.tensor.fake.stride())))  # those of this call
             return t.make(self.stand_in().strides)
@@ -266,8 +268,8 @@ def _ascending(given: slice, size: int) -> tuple[int, int, int]:
 
 class ArrayViewValue(ArrayValue):
     """An array that is a view in NumPy and no view in torch (`a[::-1]`, `np.broadcast_to`): the graph computes with a copy,
-    made again once something was written since. What leaves the trace is NumPy's own view of the array.
-    Writing to it breaks."""
+    made again once something was written since. What leaves the trace is NumPy's own view of the array. What is written to one
+    that goes backwards, is written to the array; writing to others breaks."""
 
     def __init__(self, t: Tracer, recipe: numpy_calls.ViewRecipe, tensor: TensorValue) -> None:
         super().__init__(tensor)
@@ -289,6 +291,38 @@ class ArrayViewValue(ArrayValue):
 
     def facts(self) -> Any:
         return None
+
+    def _written(self, t: Tracer) -> tuple[ArrayValue, Callable[[], None]] | None:
+        """An array like it, to be written to, and what then writes all of that to the array behind."""
+        if self._recipe.what.real is not operator.getitem or self._recipe.kwargs:
+            return None
+        behind, key = (arg.realize() for arg in self._recipe.args)
+        if type(behind) is not ArrayValue:
+            return None
+        fresh = ArrayValue(_apart(t, self.tensor))
+
+        def write() -> None:
+            if not _set_backwards(t, behind, key, fresh):
+                self._refuse(t, "__setitem__")
+        return fresh, write
+
+    def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        written = self._written(t)
+        if written is None:
+            return super().nb_inplace(t, op, other)
+        fresh, write = written
+        fresh.nb_inplace(t, op, other)
+        write()
+        return self
+
+    def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
+        written = self._written(t) if value is not None else None
+        if written is None:
+            super().mp_ass_subscript(t, key, value)
+            return
+        fresh, write = written
+        fresh.mp_ass_subscript(t, key, value)
+        write()
 
     def rebuild(self, cg: Rebuilder) -> None:
         self._recipe.rebuild(cg)
@@ -337,6 +371,44 @@ class ArrayFlatValue(Value):
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push(self.array)
         cg.asm.load_attr("flat")
+
+
+_OF_LAYOUT: Final = frozenset({"c_contiguous", "f_contiguous", "contiguous", "fortran", "fnc", "forc"})
+_FLAG_KEYS: Final = {"C": "c_contiguous", "F": "f_contiguous"} | {name.upper(): name for name in _OF_LAYOUT | {"owndata"}}
+
+
+class ArrayFlagsValue(Value):
+    """`array.flags`: what its strides, and its base, say."""
+
+    def __init__(self, array: ArrayValue) -> None:
+        super().__init__(None)
+        self.array = array
+
+    def pytype(self) -> type:
+        return type(np.empty(0).flags)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(self.pytype())
+        if name == "owndata":
+            base = self.array._base(t)
+            return t.make(base.is_constant() and base.as_constant() is None)
+        fake = self.array.tensor.fake
+        numbers = [*map(int, fake.shape)], [*map(int, fake.stride())]  # those of this call
+        spread = any(stride == 0 and size > 1 for size, stride in zip(*numbers, strict=True))
+        if name not in _OF_LAYOUT or (spread and not isinstance(self.array, ArrayViewValue)):
+            self.array._refuse(t, f"flags.{name}")
+        return t.make(getattr(self.array.stand_in().flags, name))
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        known = key.as_constant() if key.is_constant() else None
+        if known not in _FLAG_KEYS:
+            self.array._refuse(t, f"flags[{key.describe()}]")
+        return self.tp_getattro(t, _FLAG_KEYS[known])
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.array)
+        cg.asm.load_attr("flags")
 
 
 class ArrayMethodValue(Value):
