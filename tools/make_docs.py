@@ -237,20 +237,23 @@ SEVERAL_PROCESSES = (
 
 
 DIFFERENCES = (
-    ("an operator of the program's own (`torch.library`, `allow_in_graph`) that raises when the graph runs",
-     "comes as in eager: the graph breaks before the operator where a handler or a manager of the program's may catch what it "
-     "raises, or where something was written before (attributes, lists, tensors that the function did not make), and behind it "
-     "before an operator of torch's that may raise on its data. Not so for what such operators and normalisations in training "
-     "write, and for operators of installed packages, which break the graph under handlers only: there, writes before one that "
-     "raises are lost. With `fullgraph=True` nothing breaks: what is raised passes by the handlers, and effects before it are "
-     "lost"),
+    ("an operator of the program's own (`torch.library`) that raises when the graph runs",
+     "what it raises leaves the function, but writes to attributes, lists and the like that stand before it are not done; "
+     "writes to tensors are. Under an exception handler the operator breaks the graph, and all is as in eager; with "
+     "`fullgraph=True` it does not, and no handler sees what it raises. What torch's own operators raise on their data (an "
+     "index out of range, a matrix that has no factor), in graphs within the graph too, comes as in eager"),
     ("`inspect.isfunction(torch.compile(fn))`",
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
      "`inspect.signature`, `__name__`, `__wrapped__` are the function's"),
-    ("`x.untyped_storage().resize_(0)`",
-     "breaks the graph; with `fullgraph=True` an error (torch.compile has it in the graph). What a storage says of itself is "
-     "in the graph: `size()`, `nbytes()`, `device`, `data_ptr()`, its class"),
+    ("`torch.set_default_dtype`, `torch.use_deterministic_algorithms`, and other functions that set state of the process",
+     "break the graph: where an operator of the graph raised, the state would stay as the graph had set it, whatever a `finally` "
+     "of the program says (torch.compile has these two in the graph)"),
+    ("`parameter.data = ...`, as `torch.nn.utils.vector_to_parameters` does, before a gradient of what is computed from it",
+     "breaks the graph before that use (torch.compile has it in the graph)"),
+    ("nested tensors of the strided layout, jagged ones that `scaled_dot_product_attention` gave, and masked tensors",
+     "each operator on one breaks the graph (torch.compile does not trace them either: it gives up the functions around, and "
+     "counts one break)"),
     ("a break inside a loop, a `try` block or a `with` of the program's own class",
      "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
      "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "

@@ -58,9 +58,48 @@ def test_given_back(backend):
     lambda x, y: x * 2 if x.data_ptr() == y.data_ptr() else x,
     lambda x, y: x * 2 if x.data_ptr() % 16 == 0 else x,
     lambda x, y: x * 2 if x.data_ptr() else x,
-    lambda x, y: x.untyped_storage().resize_(0),
+    lambda x, y: (x.data_ptr(), x.untyped_storage().resize_(0)),
 ])
 def test_what_only_a_run_knows_breaks_the_graph(program):
     with pytest.raises(fxjit.errors.Unsupported) as error:
         fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3), torch.ones(3))
     assert error.value.reason_id == "tensor-data"
+
+
+def freed(x):
+    made = x * 2
+    before = made.untyped_storage().size()
+    made.untyped_storage().resize_(0)
+    after = made.untyped_storage().size(), len(made.untyped_storage())
+    made.untyped_storage().resize_(before)
+    made.copy_(x + 1)
+    return made * 3, before, after, made.untyped_storage().nbytes()
+
+
+def of_an_argument(x):
+    """As FSDP does: freed and allocated memory of a parameter."""
+    size = x.untyped_storage().size()
+    total = x.sum()
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(size * 2)
+    x.fill_(2.0)
+    return total, x.untyped_storage().size(), x[1:] + 1
+
+
+def left_empty(x):
+    y = x + 1
+    x.untyped_storage().resize_(0)
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [freed, of_an_argument, left_empty], ids=lambda program: program.__name__)
+def test_given_another_size(program, backend):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    for _ in range(2):
+        expected, actual = X[:6].clone(), X[:6].clone()
+        assert_same(program(expected), compiled(actual))
+        assert actual.untyped_storage().size() == expected.untyped_storage().size()
+        if expected.untyped_storage().size():
+            assert torch.equal(actual, expected)

@@ -37,10 +37,9 @@ from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
-from fxjit.frontend.interp.resumability import reach
+from fxjit.frontend.interp.resumability import is_in_try, reach
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
-from fxjit.frontend.operators_once import OperatorsOnce
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
@@ -51,6 +50,7 @@ from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
 from fxjit.frontend.values.classes import constructed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
+from fxjit.frontend.values.forward_levels import Level
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -72,7 +72,7 @@ from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
 _MAX_ATTEMPTS: Final = 64
 #: State managers that a node makes for a later node to close.
 _MAX_CALLEES: Final = 50
-_OPAQUE: Final = (torch.autocast, torch._C._InferenceMode)
+_OPAQUE: Final = (torch.autocast, torch._C._InferenceMode, Level)
 #: What `make` gives a new value each time: contents count, not identity.
 _FRESH: Final = frozenset({dict, collections.OrderedDict, list, tuple, torch.Size, set, frozenset, range, slice})
 
@@ -134,7 +134,6 @@ class Trace:
         self.has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.speculation = Speculation()
-        self.operators_once = OperatorsOnce()
         self.rng_steps = RngSteps(self.break_points.holds_locks)
         self.leaves = Leaves()
 
@@ -336,11 +335,8 @@ class Trace:
             target, node_args, node_kwargs = *bound_call(target, node_args, node_kwargs), {}
         self._check_random()
         dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)
-        watcher = self.operators_once.before(self, target)
         observer = Observer() if dispatches or not is_known(target) else None
-        result = self._run_fake(target, node_args, node_kwargs, observer or watcher)
-        if watcher is not None:
-            self.operators_once.behind(self, target, observer or watcher)
+        result = self._run_fake(target, node_args, node_kwargs, observer)
         if observer is not None and observer.collective:
             why = f"it communicates by `c10d.{observer.collective}`"
             self.break_("call-collective", function=_target_name(target), why=why)
@@ -460,6 +456,11 @@ class Trace:
     def running_frame(self) -> Machine:
         assert self.frame is not None, "a call is made by a frame"
         return self.frame
+
+    def is_under_handler(self) -> bool:
+        if self.break_points.whole or breaks_are_errors(self):
+            return False
+        return any(is_in_try(frame.code, frame.index) for frame in running(self.frame))
 
     def discards_result(self) -> bool:
         frame = self.running_frame

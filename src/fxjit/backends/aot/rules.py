@@ -130,6 +130,12 @@ def _observed_views(node: torch.fx.Node) -> list[torch.Tensor]:
     return [each for at in (node, *given[:1]) for each in tensors_of(at) if each.requires_grad and each._is_view()]
 
 
+def _has_marked(candidate: Candidate, mark: str) -> bool:
+    """Whether the graph calls a function of the front end with this attribute."""
+    nodes = all_nodes(candidate.captured.graph) if isinstance(candidate.captured, torch.fx.GraphModule) else ()
+    return any(getattr(node.target, mark, False) for node in nodes)
+
+
 def _views_leaf_without_recording(candidate: Candidate) -> bool:
     """Such a view requires grad as the leaf's base does. The trace's inputs have their bases, and AOTAutograd's do not."""
     gm = candidate.captured
@@ -461,6 +467,12 @@ RULES: tuple[Rule, ...] = (
     Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
          "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
          "not: neither does the view."),
+    Rule("forward-level", "captured graph", lambda candidate: _has_marked(candidate, "sees_tangents"),
+         "The graph enters a level of forward differentiation (`torch.autograd.forward_ad.dual_level`), in which operators "
+         "compute tangents as well."),
+    Rule("resized-storage", "captured graph", lambda candidate: _has_marked(candidate, "resizes_storage"),
+         "The program gives the storage of a tensor another size (`untyped_storage().resize_()`): compiled graphs reuse memory "
+         "by what their operators need."),
     Rule("no-autograd-kernel", "captured graph", _lacks_autograd_kernel,
          "The derivative of an operator is asked for that registers none: eager takes that of the operators it is made of."),
     Rule("mutates-aliased-wrapper", "captured graph", _mutates_aliased_wrapper,

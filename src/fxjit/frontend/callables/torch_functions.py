@@ -146,15 +146,6 @@ for _fn, _answer in (
     handles(_fn)(_level_handler(_fn, _answer))
 
 
-@handles(torch.autograd.forward_ad.unpack_dual)
-def _unpack_dual(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """No tensor is dual where no level was entered, which is guarded as ambient state."""
-    if len(args) != 1 or kwargs:
-        t.break_("call-autograd-engine", function="unpack_dual")
-    _require_no_transform(t, "unpack_dual")
-    return t.call(t.make(torch.autograd.forward_ad.UnpackedDualTensor), [args[0], t.make(None)])
-
-
 @handles(torch._C._len_torch_function_stack)
 def _len_function_stack(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.make(len(overrides.entered_modes(t)))

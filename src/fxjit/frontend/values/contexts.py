@@ -725,7 +725,6 @@ for _manager, _why in (
     (torch.autograd.profiler.profile, "it measures the running program"),
     (torch.profiler.profile, "it measures the running program"),
     (torch.autograd.set_multithreading_enabled, "it changes how the autograd engine runs"),
-    (torch.autograd.forward_ad.dual_level, "forward-mode differentiation is not traced"),
     (torch.random.fork_rng, "it saves and restores the state of generators"),
 ):
     _refuse(_manager, _why)

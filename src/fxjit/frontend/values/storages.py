@@ -39,6 +39,14 @@ def tensor_address(tensor: torch.Tensor) -> int:
     return tensor.data_ptr()
 
 
+def resize_storage(out: torch.Tensor, size: int) -> None:
+    """Called by a node of the graph: gives the storage of a tensor so many bytes. `out`: it writes to it (schemas.py)."""
+    out.untyped_storage().resize_(size)
+
+
+resize_storage.resizes_storage = True  # type: ignore[attr-defined]  # for the backends
+
+
 def _memory(tensor: TensorValue) -> int | None:
     fake = tensor.fake
     return int(fake.untyped_storage()._cdata) if has_storage(fake) and not is_wrapper(fake) else None
@@ -66,8 +74,9 @@ def _owner(t: Tracer, memory: int) -> tuple[torch.Tensor, Source, torch.Tensor] 
 
 
 def _size(t: Tracer, tensor: TensorValue) -> int:
-    owner = _owner(t, _check_plain(t, tensor, "the size of a storage"))
-    if owner is not None:
+    memory = _check_plain(t, tensor, "the size of a storage")
+    owner = _owner(t, memory)
+    if owner is not None and memory not in _resized(t):
         size = storage_size(owner[2])
         t.guard(ConstIs(ApplySource(owner[1], storage_size), size))
         return size
@@ -77,11 +86,27 @@ def _size(t: Tracer, tensor: TensorValue) -> int:
     return fake_size
 
 
+def _resized(t: Tracer) -> dict[Any, Any]:
+    """The storages that the trace gave another size, which their fakes have since."""
+    resized: dict[Any, Any] = t.new_source_state("resized storages")
+    return resized
+
+
+def _addresses(t: Tracer) -> dict[Any, Any]:
+    """The storages of which the program has an address, which is looked up when the graph has run."""
+    known: dict[Any, Any] = t.new_source_state("addresses of storages")
+    return known
+
+
 class Address(LateNumber):
     """`tensor.data_ptr()`: where memory begins, known when the program runs."""
 
-    def __init__(self, fn: Callable[..., int], tensor: TensorValue, place: object) -> None:
+    def __init__(self, t: Tracer, fn: Callable[..., int], tensor: TensorValue, place: object) -> None:
         super().__init__(fn, tensor)
+        memory = _memory(tensor)
+        if memory in _resized(t):
+            t.break_("tensor-data", function="the address of a storage that was given another size")
+        _addresses(t)[memory] = self
         #: Equal where two addresses are.
         self.place = place
 
@@ -127,7 +152,7 @@ class StorageValue(Value):
             return t.make(self.tensor.fake.is_cuda)
         if name == "dtype" and self.cls is not torch.UntypedStorage:
             return t.make(self.tensor.fake.dtype)
-        if name in _METHODS and hasattr(self.cls, name):
+        if (name in _METHODS and hasattr(self.cls, name)) or (name == "resize_" and self.cls is torch.UntypedStorage):
             return StorageMethod(self, name)
         _refuse(t, f"{self.cls.__name__}.{name}")
 
@@ -151,13 +176,27 @@ class StorageMethod(Value):
         cg.call(getattr, self.storage, self.name)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if self.name == "resize_":
+            return _resize(t, self.storage, args, kwargs)
         if args or kwargs:
             _refuse(t, f"{self.storage.cls.__name__}.{self.name}")
         return _METHODS[self.name](t, self.storage)
 
 
+def _resize(t: Tracer, storage: StorageValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    """`storage.resize_(size)`, an operator of the graph as it was captured (backends/aot/rules.py)."""
+    size = args[0].as_constant() if len(args) == 1 and args[0].is_constant() and not kwargs else None
+    memory = _check_plain(t, storage.tensor, "UntypedStorage.resize_")
+    has_address = memory in _addresses(t)
+    if type(size) is not int or size < 0 or has_address or storage.tensor.fake.device.type == "meta":
+        _refuse(t, "UntypedStorage.resize_")
+    t.emit(resize_storage, [storage.tensor, t.make(size)])
+    _resized(t)[memory] = size
+    return storage
+
+
 def _address_of_storage(t: Tracer, storage: StorageValue) -> Value:
-    return Address(storage_address, storage.tensor, (None, _memory(storage.tensor)))
+    return Address(t, storage_address, storage.tensor, (None, _memory(storage.tensor)))
 
 
 _METHODS: Final[dict[str, Callable[[Tracer, StorageValue], Value]]] = {
@@ -190,7 +229,7 @@ def _data_ptr(t: Tracer, tensor: GraphTensor, args: Args, kwargs: Kwargs) -> Val
         _refuse(t, "Tensor.data_ptr")
     memory = _check_plain(t, tensor, "Tensor.data_ptr")
     offset: Any = tensor.fake.storage_offset()
-    return Address(tensor_address, tensor, (tensor.fake.dtype.itemsize * offset, memory) if type(offset) is int else None)
+    return Address(t, tensor_address, tensor, (tensor.fake.dtype.itemsize * offset, memory) if type(offset) is int else None)
 
 
 @method("storage_offset")
