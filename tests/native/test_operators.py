@@ -557,6 +557,21 @@ def test_an_index_out_of_bounds_raises(kernels):
         indexed(table, torch.tensor([-11, 0]))
 
 
+@pytest.mark.parametrize("reduce", [lambda x: x.sum(1), lambda x: x.amax(0), lambda x: x.mean(-1), lambda x: x.cumsum(1)],
+                         ids=["columns", "columns of columns", "rows", "a scan"])
+def test_an_index_out_of_bounds_of_what_is_reduced_raises(kernels, reduce):
+    """Wherever it is; the check is in front of the loop over a row."""
+    table, good = torch.randn(10, 70), torch.randint(10, (5, 6))
+    compiled = kernels(lambda t, i: reduce(F.embedding(i, t)), table, good)
+    torch.testing.assert_close(compiled(table, good), reduce(table[good]))
+    for at in (0, 17, 29):
+        for wrong in (10, -1, 2**62):
+            bad = good.clone()
+            bad.view(-1)[at] = wrong
+            with pytest.raises(IndexError):
+                compiled(table, bad)
+
+
 BACKWARDS = {
     "relu": torch.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "sigmoid": torch.sigmoid, "tanh": torch.tanh,

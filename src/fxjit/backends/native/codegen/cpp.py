@@ -22,6 +22,9 @@ Loops: TypeAlias = "Scope[Line]"
 
 HALVES = (torch.float16, torch.bfloat16)
 
+#: How a line begins that notes a wrong index.
+NOTE = "bad |="
+
 
 class Line(str):
     """A line of C++, with what loop fission has to know of it: the names it reads (what else it mentions does no harm), and
@@ -159,10 +162,12 @@ class Printer:
         self, load: Load, loops: list[str], inner: Loops, outer: Loops, values: dict[int, tuple[str, bool]]
     ) -> tuple[str, Loops, list[str], bool]:
         """(the place in memory, the scope it is read in, the names it depends on, whether it varies in the innermost loop)"""
-        deep = self.varies(load.strides, loops) or any(values[id(g.index)][1] for g in load.gathers)
+        found = [values[id(gather.index)] for gather in load.gathers]
+        deep = self.varies(load.strides, loops) or any(own for _, own in found)
         scope = inner if deep else outer
         place = self.affine(load.strides, load.offset, loops)
-        indices = [self.checked(gather, values[id(gather.index)][0], scope) for gather in load.gathers]
+        # An index is checked where it is known: in the loop over its row, the check would keep GCC from making vectors of it.
+        indices = [self.checked(g, name, inner if own else outer) for g, (name, own) in zip(load.gathers, found, strict=True)]
         for gather, index in zip(load.gathers, indices, strict=True):
             place += f" + {index} * {self.size(gather.stride)}" if gather.stride != 1 else f" + {index}"
         return f"{self.pointers[load.buffer]}[{place}]", scope, indices, deep
@@ -200,7 +205,7 @@ class Printer:
     def checked(self, gather: Gather, index: str, scope: Loops) -> str:
         """The index, 0 in place of a wrong one, which is noted."""
         index, wrong = self.bounds(gather, index, scope)
-        if (line := Line(f"bad |= {wrong};", [wrong])) not in scope.lines:
+        if (line := Line(f"{NOTE} {wrong};", [wrong])) not in scope.lines:
             scope.lines.append(line)
         return self.named(f"{wrong} ? 0 : {index}", "int64_t", scope, (wrong, index))
 

@@ -21,7 +21,7 @@ from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
 from . import compensation, tree_reduction
-from .cpp import Given, Line, Loops, Printer, Scope, makes_integers, store_text
+from .cpp import NOTE, Given, Line, Loops, Printer, Scope, makes_integers, store_text
 from .fp16 import LEAST, ROW, SHORT, ConvertedRows
 from .loop_fission import LONG_ENOUGH, TILE, fission, tiled_loops
 from .page_prefetch import INTERVAL, is_prefetched
@@ -195,7 +195,7 @@ class Renderer:
         total = self.c(prod(sizes))
         last = len(loops) - 1
         rows = self.hints(prod(sizes[:-1]))
-        simd = f"#pragma omp simd{self.bad()}"
+        simd = simd_of(inner.lines)
         parts = fission(inner.lines) if self.hints(sizes[last]) >= LONG_ENOUGH else [inner.lines]
         tiles = len(parts) > 1 or (converted is not None and converted.used)
         high = self.c(sizes[last])
@@ -455,7 +455,7 @@ class Renderer:
         pieces = compensation.Pieces([m.compute.out.name for m in reducers if self.is_compensated(m)], sizes, serial)
         declared += pieces.declared
         names: dict[str, str] = {}
-        clauses = self.bad()
+        clauses = ""
         partial: list[str] = []
         flush: list[str] = []
         arrays: dict[tuple[str, str], str] = {}
@@ -488,7 +488,7 @@ class Renderer:
             clauses += self.vector_length(reducers)
             partial += pieces.begin
             flush += pieces.end
-        simd = "" if serial else f"#pragma omp simd{clauses}"
+        simd = "" if serial else simd_of(inner.lines, clauses)
         core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
         if rows is not None and rows.used:
             core[1] = core[1].format(last, "lo", "hi")
@@ -586,7 +586,7 @@ class Renderer:
                 value = self.printer.emit(member.compute.expr, loops, scope, before, self.at_hand(member, names))
             gathered = "v" if self.is_compensated(member) else "a"
             scope.lines.append(Line(self.combine(member, f"{gathered}_{member.compute.out.name}[l]", value), [value]))
-        nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+        nest = [simd_of(scope.lines), "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         if rows is not None:
             nest = [*rows.before, *nest, *rows.after]
         nest = [*before.lines, *nest, *pieces.end]
@@ -617,7 +617,7 @@ class Renderer:
             value = self.printer.emit(member.compute.expr, loops, scope, before, self.at_hand(member, {}))
             scope.lines.append(Line(f"r_{name}[l] = {value};", [value]))
             scope.lines += self.store_row(member, f"r_{name}[l]", loops)
-        nest = [f"#pragma omp simd{self.bad()}", "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
+        nest = [simd_of(scope.lines), "for (int64_t l = 0; l < nl; ++l) {", indent(lines(scope.lines)), "}"]
         return [*out, *before.lines, *nest]
 
     # Reductions shared by the threads
@@ -679,6 +679,12 @@ def canonical(text: str) -> str:
 
 def loop(name: str, size: str) -> str:
     return f"for (int64_t {name} = 0; {name} < {size}; ++{name})"
+
+
+def simd_of(inside: Sequence[str], clauses: str = "") -> str:
+    """The pragma of a loop of vectors with these lines in it."""
+    noted = " reduction(|:bad)" if any(line.startswith(NOTE) for line in inside) else ""
+    return f"#pragma omp simd{noted}{clauses}"
 
 
 def lines(parts: Sequence[str]) -> str:

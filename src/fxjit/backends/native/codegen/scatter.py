@@ -13,7 +13,7 @@ from ..ops import SCALARS
 from ..schedule.collapse import collapse
 from ..schedule.fuse import Group, Member, permuted
 from .cpp import Line, Loops, load_text, store_text
-from .kernel import Kernel, Renderer, indent, lines, loop
+from .kernel import Kernel, Renderer, indent, lines, loop, simd_of
 from .prelude import C_TYPES
 
 # What a thread takes at least of a row that threads share, and rows that are enough for them.
@@ -65,7 +65,7 @@ class ScatterRenderer(Renderer):
         if vector:
             bounds = ("first", "past") if shared else ("0", self.c(sizes[last]))
             head = f"for (int64_t o{last} = {bounds[0]}; o{last} < {bounds[1]}; ++o{last}) {{"
-            simd = "" if any(varies(gather.index) for gather in self.scatter.gathers) else f"#pragma omp simd{self.bad()}"
+            simd = "" if any(varies(gather.index) for gather in self.scatter.gathers) else simd_of(inner.lines)
             nest = [*before.lines, simd, head, indent(lines(inner.lines)), "}"]
         for k in reversed(serial):
             nest = [loop(self.outer[k], self.c(sizes[k])) + " {", indent(lines(nest)), "}"]
