@@ -237,11 +237,13 @@ SEVERAL_PROCESSES = (
 
 
 DIFFERENCES = (
-    ("an operator of the program's own (`torch.library`) that raises when the graph runs",
-     "what it raises leaves the function, but writes to attributes, lists and the like that stand before it are not done; "
-     "writes to tensors are. Under an exception handler the operator breaks the graph, and all is as in eager; with "
-     "`fullgraph=True` it does not, and no handler sees what it raises. What torch's own operators raise on their data (an "
-     "index out of range, a matrix that has no factor), in graphs within the graph too, comes as in eager"),
+    ("an operator of the program's own (`torch.library`, `allow_in_graph`) that raises when the graph runs",
+     "comes as in eager: the graph breaks before the operator where a handler or a manager of the program's may catch what it "
+     "raises, or where something was written before (attributes, lists, tensors that the function did not make), and behind it "
+     "before an operator of torch's that may raise on its data. Not so for what such operators and normalisations in training "
+     "write, and for operators of installed packages, which break the graph under handlers only: there, writes before one that "
+     "raises are lost. With `fullgraph=True` nothing breaks: what is raised passes by the handlers, and effects before it are "
+     "lost"),
     ("`inspect.isfunction(torch.compile(fn))`",
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "

@@ -306,10 +306,10 @@ def user_frames(user_stack: UserStack | None) -> tuple[traceback.FrameSummary, .
 
 def _callers() -> list[traceback.FrameSummary]:
     """The frames of the user's program that are running: those above the frame that is being compiled."""
-    return [frame for frame in traceback.extract_stack() if not _is_installed(frame.filename)]
+    return [frame for frame in traceback.extract_stack() if not is_installed(frame.filename)]
 
 
-def _is_installed(filename: str) -> bool:
+def is_installed(filename: str) -> bool:
     """A file that is no part of the program: a library's, or a package's that is installed."""
     return filename.startswith("<frozen ") or is_library(filename) or f"{os.sep}site-packages{os.sep}" in filename
 

@@ -136,6 +136,16 @@ CALLS = (
         ("Move the call out of the `try`.", "With `fullgraph=True` it is in the graph; what it raises leaves the function."),
     ),
     Reason(
+        "call-operator-behind-effects",
+        "Call of an operator of the program's behind effects",
+        "`{function}` may raise when it runs: what the program did before, to lists, attributes and the like, is to be done by "
+        "then, and in a graph it would be done behind the operator.",
+        (
+            "Move the call before what is written.",
+            "With `fullgraph=True` it is in the graph; where it raises, what stands before it is lost.",
+        ),
+    ),
+    Reason(
         "call-skipped-module",
         "Call of a function of a module that is not traced",
         "`{function}` is defined in `{module}`, which fxjit runs as it stands ({rule}).",
@@ -384,6 +394,13 @@ TENSORS = (
         "Operator that raises",
         "`{operator}` raised {error} on fake tensors of these shapes and dtypes.",
         ("If it raises without fxjit as well, the program is at fault.", _REPORT),
+    ),
+    Reason(
+        "operator-may-raise",
+        "Operator that may raise, behind one of the program's",
+        "`{operator}` may raise on its data, and an operator of the program's, which is not called twice, stands before it in "
+        "the graph: it would not raise where the program does, and a handler, or effects before it, would see that.",
+        ("Put a graph break, or the end of a compiled function, between the two.",),
     ),
     Reason(
         "operator-result-unsupported",

@@ -12,7 +12,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -233,9 +233,43 @@ def _namespace(target: OpOverload | OpOverloadPacket) -> str:
     return name.partition("::")[0]
 
 
-def is_atens(operator: OpOverload | OpOverloadPacket) -> bool:
-    """Whether the operator is ATen's, and no code of the program's."""
-    return str(operator).partition(".")[0] == "aten"
+def runs_once(target: Any) -> bool:
+    """Whether the callee may do something else when it is called a second time with the same arguments, once they and the
+    random generators are as they were: an operator that is not ATen's, or a function of the program's own."""
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return str(target).partition(".")[0] != "aten"
+    # What our wrappers call was rehearsed, or is NumPy's: it does nothing else than write to tensors, which is seen.
+    return not is_known(target) and (not getattr(target, "is_opaque", False) or getattr(target, "runs_once", False))
+
+
+def may_raise_on(overload: OpOverload, given: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Whether the operator may raise because of the numbers that it is given, `given` being the tensors of each argument that
+    has any: it looks things up by integers, or divides by them, draws by probabilities, factorises a matrix, or is there to
+    check something."""
+    if overload.namespace not in ("aten", "prims"):
+        return True
+    dtypes = {each.dtype for value in given for each in value}
+    if not dtypes or overload is torch.ops.aten.copy_.default or returns_alias(overload):
+        return False
+    if not overload._schema.returns or torch.Tag.nondeterministic_seeded in overload.tags or _refuses_numbers(overload._opname):
+        return True
+    if all(each.is_floating_point or each.is_complex or each is torch.bool for each in dtypes):
+        return False
+    if any(part in overload._opname for part in _DIVISIONS):
+        return True
+    # Integers alone are no places in something.
+    return torch.Tag.pointwise not in overload.tags and (len(given) > 1 or not _DYNAMIC.isdisjoint(overload.tags))
+
+
+#: Of data-dependent results.
+_DYNAMIC = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+#: No schema tells the kernels that look at numbers and refuse some, nor that only these raise on a zero.
+_DIVISIONS = ("div", "rem", "mod", "pow")
+_REFUSING = frozenset({"binary_cross_entropy", "histc", "histogram", "masked_scatter", "segment_reduce", "cholesky"})
+
+
+def _refuses_numbers(name: str) -> bool:
+    return name in _REFUSING or "linalg" in name or "histogramdd" in name
 
 
 def is_known(target: Any) -> bool:
@@ -282,6 +316,8 @@ class Observer(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.random = False
+        #: Whether an operator may raise because of its numbers.
+        self.may_raise = False
         #: A collective that writes to its arguments, which no graph keeps in its place among others.
         self.collective = ""
         self._storages: set[int] = set()
@@ -291,6 +327,7 @@ class Observer(TorchDispatchMode):
         if any(map(is_wrapper_class, types)):
             return NotImplemented  # its `__torch_dispatch__` makes calls of its own
         self.random = self.random or target_uses_rng(func)
+        self.may_raise = self.may_raise or _may_raise(func, args, kwargs)
         if isinstance(func, OpOverload) and func.namespace == "c10d":
             self.collective = func._opname
         if isinstance(func, OpOverload) and func._schema.is_mutable:
@@ -307,6 +344,14 @@ class Observer(TorchDispatchMode):
     def _has_written(self, argument: Any) -> bool:
         values = pytree.tree_leaves(argument.meta.get("example_value")) if isinstance(argument, Node) else []
         return any(isinstance(each, torch.Tensor) and not storages(each).isdisjoint(self._storages) for each in values)
+
+
+def _may_raise(func: Any, args: Any, kwargs: Any) -> bool:
+    if not isinstance(func, OpOverload):
+        return True
+    given = (pytree.tree_leaves(each) for each in (*args, *kwargs.values()))
+    tensors = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves in given]
+    return may_raise_on(func, [each for each in tensors if each])
 
 
 def _bound(node: Node) -> list[tuple[Signature, Arguments]]:

@@ -6,9 +6,10 @@ user's code from its beginning instead (resume/deoptimization.py), so what the g
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.fx
-from torch._ops import OpOverload, OpOverloadPacket
 
 from fxjit.frontend.result import RestartPlan, SpeculationCheck, UndoPlan
 from fxjit.frontend.tracer import Tracer
@@ -16,9 +17,8 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import (
     all_nodes,
     inner_graphs,
-    is_atens,
-    is_known,
     reaches_beyond,
+    runs_once,
     storages_of,
     updated_statistics,
     uses_rng,
@@ -71,6 +71,11 @@ class Speculation:
         """Whether the graph so far writes to an input, or to what shares memory with one."""
         memory = written_storages(graph)
         return any(_is_written(fake, before, memory) for _, fake, before in self._inputs)
+
+    def inputs_written(self, graph: torch.fx.Graph, by: Callable[[torch.fx.Node], bool]) -> list[torch.fx.Node]:
+        """The inputs that share memory with what such nodes of the graph so far write to."""
+        memory = written_storages(graph, by)
+        return [node for node, fake, _ in self._inputs if not memory.isdisjoint(storages(fake))] if memory else []
 
     def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
@@ -153,12 +158,8 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
     """Whether what the node does is done again with the same outcome, once its inputs and the generators are as before."""
     if any(_holds_state(each) or not _is_repeatable(each) for inner in inner_graphs(node) for each in inner.graph.nodes):
         return False
-    target = node.target
     if node.op != "call_function":
         return True
-    if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return is_atens(target)
-    if target is getattr:
+    if node.target is getattr:
         return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
-    # What our wrappers call was rehearsed, or is NumPy's: it does nothing else than write to tensors, which is seen.
-    return is_known(target) or getattr(target, "is_opaque", False)
+    return not runs_once(node.target)

@@ -37,9 +37,10 @@ from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
-from fxjit.frontend.interp.resumability import is_in_try, reach
+from fxjit.frontend.interp.resumability import reach
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
+from fxjit.frontend.operators_once import OperatorsOnce
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
@@ -134,6 +135,7 @@ class Trace:
         self.has_symbols = False
         self._grad_mode_before = torch.is_grad_enabled()
         self.speculation = Speculation()
+        self.operators_once = OperatorsOnce()
         self.rng_steps = RngSteps(self.break_points.holds_locks)
         self.leaves = Leaves()
 
@@ -335,8 +337,11 @@ class Trace:
             target, node_args, node_kwargs = *bound_call(target, node_args, node_kwargs), {}
         self._check_random()
         dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)
+        watcher = self.operators_once.before(self, target)
         observer = Observer() if dispatches or not is_known(target) else None
-        result = self._run_fake(target, node_args, node_kwargs, observer)
+        result = self._run_fake(target, node_args, node_kwargs, observer or watcher)
+        if watcher is not None:
+            self.operators_once.behind(self, target, observer or watcher)
         if observer is not None and observer.collective:
             why = f"it communicates by `c10d.{observer.collective}`"
             self.break_("call-collective", function=_target_name(target), why=why)
@@ -456,11 +461,6 @@ class Trace:
     def running_frame(self) -> Machine:
         assert self.frame is not None, "a call is made by a frame"
         return self.frame
-
-    def is_under_handler(self) -> bool:
-        if self.break_points.whole or breaks_are_errors(self):
-            return False
-        return any(is_in_try(frame.code, frame.index) for frame in running(self.frame))
 
     def discards_result(self) -> bool:
         frame = self.running_frame

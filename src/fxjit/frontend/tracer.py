@@ -237,10 +237,6 @@ class FrameTracer(Protocol):
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
         """The outermost frame's step and index, and where in the user's program that is."""
 
-    def is_under_handler(self) -> bool:
-        """Whether an exception that is raised now reaches an `except` or a `finally` of a frame that is traced, and the graph
-        may break before."""
-
     def discards_result(self) -> bool:
         """Whether the program throws away what the call under way gives."""
 

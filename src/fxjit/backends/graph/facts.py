@@ -22,8 +22,8 @@ from fxjit.schemas import (
     STRIDED_INSIDE,
     all_nodes,
     is_known,
+    may_raise_on,
     name_of,
-    returns_alias,
     signatures,
     storages_of,
     tensors_of,
@@ -72,36 +72,11 @@ def placeholders_written(gm: torch.fx.GraphModule) -> frozenset[int]:
 
 
 def may_raise(node: Node) -> bool:
-    """Whether a call of an ATen graph may raise because of the numbers that it is given: it looks things up by integers, or
-    divides by them, draws by probabilities, factorises a matrix, or is there to check something."""
+    """Whether a call of an ATen graph may raise because of the numbers that it is given."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return node.op.startswith("call") and not is_known(target)
-    if target.namespace not in ("aten", "prims"):
-        return True
-    given = [value for value in map(_tensors_in, (*node.args, *node.kwargs.values())) if value]
-    dtypes = {each.dtype for value in given for each in value}
-    if not dtypes or target is torch.ops.aten.copy_.default or returns_alias(target):
-        return False
-    if not target._schema.returns or torch.Tag.nondeterministic_seeded in target.tags or _refuses_numbers(target._opname):
-        return True
-    if all(each.is_floating_point or each.is_complex or each is torch.bool for each in dtypes):
-        return False
-    if any(part in target._opname for part in _DIVISIONS):
-        return True
-    # Integers alone are no places in something.
-    return torch.Tag.pointwise not in target.tags and (len(given) > 1 or not _DYNAMIC.isdisjoint(target.tags))
-
-
-#: Of data-dependent results.
-_DYNAMIC = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
-#: No schema tells the kernels that look at numbers and refuse some, nor that only these raise on a zero.
-_DIVISIONS = ("div", "rem", "mod", "pow")
-_REFUSING = frozenset({"binary_cross_entropy", "histc", "histogram", "masked_scatter", "segment_reduce", "cholesky"})
-
-
-def _refuses_numbers(name: str) -> bool:
-    return name in _REFUSING or "linalg" in name or "histogramdd" in name
+    return may_raise_on(target, [value for value in map(_tensors_in, (*node.args, *node.kwargs.values())) if value])
 
 
 def _tensors_in(argument: Any) -> list[torch.Tensor]:

@@ -25,6 +25,7 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
+from fxjit.schemas import runs_once
 
 #: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
 _APPLY: Final[Any] = getattr(torch.autograd.Function.apply, "__func__", torch.autograd.Function.__dict__["apply"])
@@ -117,11 +118,14 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
-    with t.dry_run(name):
+    with t.capture_subgraph(name) as nodes:
         dirty = _rehearse(t, owner, cls, given)
+    function = apply_function(cls)
+    function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
+    t.discard(nodes)
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
-    return t.emit(apply_function(cls), given)
+    return t.emit(function, given)
 
 
 def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Value, FunctionContextValue]:

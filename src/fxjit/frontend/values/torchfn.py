@@ -28,7 +28,7 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 from fxjit.homes import module_of
-from fxjit.schemas import is_atens
+from fxjit.schemas import is_known
 from fxjit.skips import marks
 
 CustomOpDef: Any = torch_private.optional("torch._library.custom_ops.CustomOpDef")
@@ -117,6 +117,8 @@ def _as_target(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*args, **kwargs)
 
     call.__name__ = fn.__name__
+    if not is_known(fn):
+        call.__module__ = fn.__module__
     return call
 
 
@@ -131,13 +133,6 @@ def name_of(fn: Any) -> str:
     name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or str(fn)
     module = getattr(fn, "__module__", None)
     return f"{module}.{name}" if module else str(name)
-
-
-def break_under_handler(t: Tracer, operator: OpOverload | OpOverloadPacket) -> None:
-    """An operator of the program's may raise when the graph runs, and is not called once more to raise where it stands: the
-    program's handler would not see it. Where breaks are errors it is in the graph all the same, as with torch.compile."""
-    if not is_atens(operator) and t.is_under_handler():
-        t.break_("call-operator-in-try", function=name_of(operator))
 
 
 class TorchFunctionValue(Value):
@@ -168,7 +163,6 @@ class TorchFunctionValue(Value):
             if handler is None:
                 t.break_("call-higher-order", function=str(self.fn), why="there is no rule for this operator")
             return handler(t, list(args), dict(kwargs))
-        break_under_handler(t, self.fn)
         return call_in_graph(t, self.fn, args, kwargs)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
@@ -192,7 +186,6 @@ class CustomOperatorValue(TorchFunctionValue):
     """The result of `torch.library.custom_op`: its operator goes in the graph."""
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        break_under_handler(t, self.fn._opoverload)
         return call_in_graph(t, self.fn._opoverload, args, kwargs)
 
 
