@@ -316,8 +316,8 @@ class Observer(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.random = False
-        #: Whether an operator may raise because of its numbers.
-        self.may_raise = False
+        #: Whether an operator may raise because of its numbers, and whether one is to tell numbers, which no fake tensor has.
+        self.may_raise = self.asked = False
         #: A collective that writes to its arguments, which no graph keeps in its place among others.
         self.collective = ""
         self._storages: set[int] = set()
@@ -328,6 +328,7 @@ class Observer(TorchDispatchMode):
             return NotImplemented  # its `__torch_dispatch__` makes calls of its own
         self.random = self.random or target_uses_rng(func)
         self.may_raise = self.may_raise or _may_raise(func, args, kwargs)
+        self.asked = self.asked or (isinstance(func, OpOverload) and torch.Tag.data_dependent_output in func.tags)
         if isinstance(func, OpOverload) and func.namespace == "c10d":
             self.collective = func._opname
         if isinstance(func, OpOverload) and func._schema.is_mutable:

@@ -393,3 +393,24 @@ def test_a_decorated_function_in_the_graph_writes_to_its_arguments():
         fxjit.reset()
         ours, eagers = torch.ones(3), torch.ones(3)
         assert_same((program(eagers), eagers), (fxjit.compile(program, backend=backend)(ours), ours), rtol=1e-6)
+
+
+def test_a_function_in_the_graph_that_goes_on_without_numbers_breaks():
+    def goes_on(x):
+        try:
+            factor = float(x.sum())
+        except Exception:
+            factor = 7.0
+        return x * factor
+
+    fxjit.allow_in_graph(goes_on)
+
+    def program(x):
+        return goes_on(x + 1) * 2
+
+    for backend in BACKENDS:
+        fxjit.reset()
+        compiled = fxjit.compile(program, backend=backend)
+        for value in (1.0, 2.0):
+            x = torch.full((3,), value)
+            assert_same(program(x), compiled(x), rtol=1e-6)

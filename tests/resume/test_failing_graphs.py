@@ -430,21 +430,48 @@ def finds_nothing(x, other):
     return y + missing
 
 
+def raises_beside_a_closure(x, other):
+    scale, total = x * 2, 0
+
+    def add(value):
+        nonlocal total
+        total += value
+        return total * scale
+
+    z = add(3) + add(4)
+    return z @ torch.ones(77, 77)
+
+
+def raises_beside_one_in_what_it_calls(x, other):
+    def inner(z, table):
+        width = z.shape[-1]
+        rows = [z * width for _ in range(2)]
+        return (lambda: rows[width])()
+
+    return inner(x, other)
+
+
+def raises_beside_one_over_an_argument(x, other):
+    names = sorted(other)
+    y = (lambda: x + len(names))()
+    return y.reshape(1000)
+
+
 def frames_of(call):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever the program raises
         call()
     frames, trace = [], caught.value.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == __file__:
-            found = {name: value for name, value in trace.tb_frame.f_locals.items()
-                     if not callable(value) and not name.startswith(".")}
+            found = {name: value for name, value in trace.tb_frame.f_locals.items() if not callable(value)}
             frames.append((trace.tb_frame.f_code.co_name, trace.tb_lineno, found))
         trace = trace.tb_next
     return frames[-2:] if frames[-1][0] == "inner" else frames[-1:]
 
 
 @pytest.mark.parametrize("program", [raises_itself, raises_in_an_operator, raises_in_a_loop, raises_in_what_it_calls,
-                                     finds_nothing], ids=lambda fn: fn.__name__)
+                                     finds_nothing, raises_beside_a_closure, raises_beside_one_in_what_it_calls,
+                                     raises_beside_one_over_an_argument], ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_traceback_has_the_locals_of_every_frame(program, backend):
     x = torch.linspace(-1, 1, 6).view(2, 3)

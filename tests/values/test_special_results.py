@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ class MetaNumber(type):
     def __int__(cls):
         return cls.n
 
-    __index__ = __round__ = __trunc__ = __floor__ = __ceil__ = __int__
+    __index__ = __round__ = __trunc__ = __floor__ = __ceil__ = __sizeof__ = __int__
 
     def __float__(cls):
         return float(cls.n)
@@ -188,7 +189,7 @@ class MetaNumber(type):
 CONVERSIONS = [int, hex, oct, bin, chr, float, complex, operator.index, round, math.trunc, math.floor, math.ceil, math.sqrt,
                math.sin, bytes, lambda o: divmod(o, 3), lambda o: pow(o, 3, 5), lambda o: math.gcd(o, 4), lambda o: "a" * o,
                lambda o: complex(o, 1), lambda o: math.fsum([o, 1.0]), lambda o: round(2.12345, o), lambda o: "%d" % o,
-               lambda o: "a".zfill(o), lambda o: (5).to_bytes(o, "big"), lambda o: torch.full((2,), float(o))]
+               lambda o: "a".zfill(o), lambda o: (5).to_bytes(o, "big"), lambda o: torch.full((2,), float(o)), sys.getsizeof]
 
 
 @pytest.mark.parametrize("convert", CONVERSIONS)

@@ -350,6 +350,9 @@ class Trace:
         if on_current_gpu(result, (node_args, node_kwargs)):
             queried = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
             self.guard(ConstIs(queried, result.device.index))
+        if observer is not None and observer.asked and not self.break_points.captures_scalars:
+            # A function of the program's that went on without, and would do so whenever it is given fake tensors.
+            self.break_("data-dependent-operator", operator=_target_name(target), error="it asks a tensor for its numbers")
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         writes.check_written(self, node)

@@ -131,6 +131,7 @@ class BreakEpilogue:
                 slots.append(None if at in self.exits else self._keep("slot"))
         self._bind_locals(instruction, outcomes)
         self.entry.unbind_temps()
+        self._bind_cells()
         if blocks or handled:
             self._enter_blocks(entered, slots)
 
@@ -155,6 +156,13 @@ class BreakEpilogue:
         for name in dict.fromkeys((*self.break_.lets_go, *self.entry.arg_names)):
             if name not in kept:
                 asm.delete_local(name)
+
+    def _bind_cells(self) -> None:
+        """The frame's own cells come under their names, where who looks at the frame finds them."""
+        for name, kept in self.cells.items():
+            if name not in self.state.locals and name not in self.bound and name != first_argument(self.code):
+                self.asm.move_to_cell(kept, name)
+                self.cells[name] = name
 
     def _is_argument(self, name: str, value: Value) -> bool:
         """Whether local `name` still is the argument of that name."""

@@ -179,6 +179,14 @@ class Asm:
         self.load_local(name)
         self.delete_local(name)
 
+    def move_to_cell(self, local: str, name: str) -> None:
+        """Makes `name` the variable whose cell is in the local, which is unbound then."""
+        if name not in self.cellvars:
+            self.cellvars += (name,)
+        self.emit("MAKE_CELL", slot=name)  # or the slot is taken for a local's, which holds a cell
+        self.take_local(local)
+        self._slot("STORE_FAST", name)
+
     def load_deref(self, name: str) -> None:
         """The contents of a free variable's cell."""
         self.emit("LOAD_DEREF", slot=name)

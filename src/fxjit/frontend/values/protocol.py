@@ -74,9 +74,9 @@ def guard_operators(t: Tracer, constants: Sequence[Value], *names: str) -> None:
             each.guard_operators(t, *names)
 
 
-#: What functions of C call on an argument that is to be a number, or bytes.
+#: What functions of C call on an argument that is to be a number, or bytes, or whose size is asked for.
 _CONVERSIONS: Final = ("__int__", "__index__", "__float__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__",
-                       "__divmod__", "__rdivmod__", "__pow__", "__rpow__", "__bytes__")
+                       "__divmod__", "__rdivmod__", "__pow__", "__rpow__", "__bytes__", "__sizeof__")
 
 
 def guard_conversions(t: Tracer, constants: Iterable[Any]) -> None:
