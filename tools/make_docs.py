@@ -241,8 +241,8 @@ DIFFERENCES = (
      "comes as in eager: the graph breaks before the operator where a handler or a manager of the program's may catch what it "
      "raises, or where something was written before (attributes, lists, tensors that the function did not make), and behind it "
      "before an operator of torch's that may raise on its data. Not so for what such operators and normalisations in training "
-     "write, and for operators of installed packages, which break the graph under handlers only: there, writes before one that "
-     "raises are lost. With `fullgraph=True` nothing breaks: what is raised passes by the handlers, and effects before it are "
+     "write, in loops (where a break would give the whole function up), and for operators of installed packages, which break "
+     "the graph under handlers only: there, writes before one that raises are lost. With `fullgraph=True` nothing breaks: what is raised passes by the handlers, and effects before it are "
      "lost"),
     ("`inspect.isfunction(torch.compile(fn))`",
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "

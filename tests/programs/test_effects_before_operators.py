@@ -324,6 +324,24 @@ def test_one_graph_where_nothing_is_lost():
         assert fxjit.explain(fn)(State(), torch.ones(3)).graph_break_count == 0
 
 
+def test_in_a_loop_it_is_in_the_graph():
+    """Where the frame could not go on behind a break, all of it would run as it stands."""
+
+    def program(state, x):
+        for _ in range(3):
+            x = limited(x.sin())
+            state.log.append(x.shape[0])
+        return x
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    ours, eagers = State(), State()
+    x = torch.ones(3)
+    compiled = fxjit.compile(program, backend="eager")
+    assert_same((program(eagers, x), eagers.log), (compiled(ours, x), ours.log))
+    assert fxjit.counters["frames"]["ok"] == 1 and not fxjit.counters["graph_break"] and not fxjit.counters["skip"]
+
+
 def test_with_fullgraph_it_is_in_the_graph_and_what_stands_before_is_lost():
     def program(state, x):
         state.calls += 1

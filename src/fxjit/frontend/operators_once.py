@@ -4,7 +4,7 @@ behind one, cannot start over in the program's code (speculation.py).
 What such a graph raises would pass by the handlers of the frame, and the effects that stand before it would be lost. There the
 graph breaks instead: before an operator of the program's, and behind one before any that may raise on its data. Operators of
 installed packages follow effects in every layer of some models, and are taken to raise on no data where no handler expects it.
-Where a break is an error all of them are in the graph.
+Where a break is an error, or the frame could not go on behind it, all of them are in the graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from fxjit import torch_private
 from fxjit.events import is_installed
 from fxjit.frontend.interp.machine import running
-from fxjit.frontend.interp.resumability import is_in_try
+from fxjit.frontend.interp.resumability import is_in_try, why_not_resumable
 from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.torchfn import name_of
@@ -43,11 +43,11 @@ class OperatorsOnce:
         """A call is to be put in the graph: breaks where it would raise unseen. Gives what watches it run on fake tensors, for
         `behind`."""
         if not runs_once(target):
-            return Observer() if self._any and _may_break(t) and (t.effects or _is_under_handler(t)) else None
+            return Observer() if self._any and _may_break(t) and (t.effects and _goes_on(t) or _is_under_handler(t)) else None
         if _may_break(t):
             if _is_under_handler(t):
                 t.break_("call-operator-in-try", function=_shown(target))
-            if is_programs(target) and (t.effects or _has_written(t)):
+            if is_programs(target) and (t.effects or _has_written(t)) and _goes_on(t):
                 t.break_("call-operator-behind-effects", function=_shown(target))
         self._any = True
         return None
@@ -59,6 +59,12 @@ class OperatorsOnce:
 
 def _may_break(t: Trace) -> bool:
     return not t.break_points.whole and not breaks_are_errors(t)
+
+
+def _goes_on(t: Trace) -> bool:
+    """Whether the frame can be resumed here. In a loop it would run as it stands, all of it, for the sake of what raises."""
+    root = running(t.frame)[0]
+    return why_not_resumable(root, root.index) is None
 
 
 def _has_written(t: Trace) -> bool:
