@@ -242,15 +242,15 @@ DIFFERENCES = (
      "raises, or where something was written before (attributes, lists, tensors that the function did not make), and behind it "
      "before an operator of torch's that may raise on its data. Not so for what such operators and normalisations in training "
      "write, in loops (where a break would give the whole function up), and for operators of installed packages, which break "
-     "the graph under handlers only: there, writes before one that raises are lost. With `fullgraph=True` nothing breaks: what is raised passes by the handlers, and effects before it are "
-     "lost"),
+     "the graph under handlers only: there, writes before one that raises are lost. With `fullgraph=True` nothing breaks: what "
+     "is raised passes by the handlers, and effects before it are lost"),
     ("`inspect.isfunction(torch.compile(fn))`",
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
      "`inspect.signature`, `__name__`, `__wrapped__` are the function's"),
     ("`torch.set_default_dtype`, `torch.use_deterministic_algorithms`, and other functions that set state of the process",
-     "break the graph: where an operator of the graph raised, the state would stay as the graph had set it, whatever a `finally` "
-     "of the program says (torch.compile has these two in the graph)"),
+     "break the graph: where an operator of the graph raised, the state would stay as the graph had set it, whatever a "
+     "`finally` of the program says (torch.compile has these two in the graph)"),
     ("`parameter.data = ...`, as `torch.nn.utils.vector_to_parameters` does, before a gradient of what is computed from it",
      "breaks the graph before that use (torch.compile has it in the graph)"),
     ("nested tensors of the strided layout, jagged ones that `scaled_dot_product_attention` gave, and masked tensors",

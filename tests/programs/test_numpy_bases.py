@@ -126,7 +126,8 @@ def test_its_entry_is_kept_for_the_next_process(tmp_path: Path) -> None:
 
 FLAGS: dict[str, Callable[[np.ndarray], Any]] = {
     "c": lambda a: (a.flags["C_CONTIGUOUS"], a.T.flags.c_contiguous, a[::-1].flags.c_contiguous, a[:, 1:3].flags.contiguous),
-    "f": lambda a: (a.T.flags.f_contiguous, a.T.copy().flags["F"], (a.T + 1).flags.f_contiguous, np.asfortranarray(a).flags.fnc),
+    "f": lambda a: (a.T.flags.f_contiguous, a.T.copy().flags["F"], (a.T + 1).flags.f_contiguous,
+                   np.asfortranarray(a).flags.fnc),
     "spread": lambda a: (np.broadcast_to(a[0], (2, a.shape[1])).flags.c_contiguous, a[:1].flags.forc, a[:0].flags.f_contiguous),
     "owns": lambda a: (a.flags.owndata, a[1:].flags["OWNDATA"], a.copy().flags.owndata, a.T.ravel().flags.owndata,
                        a.ravel().flags.owndata, a.sum(0).flags.owndata, a.max().flags.owndata),

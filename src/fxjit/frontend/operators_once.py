@@ -43,7 +43,7 @@ class OperatorsOnce:
         """A call is to be put in the graph: breaks where it would raise unseen. Gives what watches it run on fake tensors, for
         `behind`."""
         if not runs_once(target):
-            return Observer() if self._any and _may_break(t) and (t.effects and _goes_on(t) or _is_under_handler(t)) else None
+            return Observer() if self._any and _may_break(t) and ((t.effects and _goes_on(t)) or _is_under_handler(t)) else None
         if _may_break(t):
             if _is_under_handler(t):
                 t.break_("call-operator-in-try", function=_shown(target))
