@@ -7,6 +7,7 @@ to it, and calling it calls the original with a region around.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable, Hashable
@@ -160,6 +161,11 @@ class OptimizedModule(nn.Module):
 
     def __contains__(self, key: Any) -> bool:
         return key in self._orig_mod  # type: ignore[operator]  # see above
+
+    def __copy__(self) -> OptimizedModule:
+        """A copy of the original, compiled in the same way: two whose attributes are their own."""
+        made, (module, *rest) = self.__reduce_ex__(2)
+        return made(copy.copy(module), *rest)  # type: ignore[no-any-return]  # `_rebuild`
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         hooks = {name: dict(self.__dict__[name]) for name in _HOOKS if self.__dict__.get(name)}

@@ -185,6 +185,9 @@ def test_a_module_is_copied_and_pickled():
     for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
         assert type(other) is type(compiled) and other._orig_mod is not net
         assert torch.equal(other(x), net(x))
+    other = copy.copy(compiled)
+    other.mark = 1
+    assert other._orig_mod.mark == 1 and not hasattr(net, "mark") and next(other.parameters()) is next(net.parameters())
     kept = io.BytesIO()
     torch.save(compiled.state_dict(), kept)
     kept.seek(0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import os
 import re
 import string
+import time
 from typing import Any
 
 import pytest
 import torch
-from tests.differential import assert_same_as_eager
+from tests.differential import assert_same, assert_same_as_eager
+
+import fxjit
 
 X = torch.ones(3)
 
@@ -89,3 +94,32 @@ def test_texts_of_a_subclass_are_looked_through() -> None:
         return [each and each[0] for each in found], parts, [each.span() for each in NUMBERS.finditer(text)], x + 1
 
     assert_same_as_eager(run, X)
+
+
+Pair = collections.namedtuple("Pair", "a b")  # noqa: PYI024 - this kind is what is tried
+
+
+class Swapped(Pair):
+    a = property(lambda self: "seldom")
+
+
+#: Tuples of other classes, of a number that varies.
+TUPLES = [
+    lambda n: Pair(n, n / 2), lambda n: Swapped(n, [n]), lambda n: torch.Size([n, 2]),
+    lambda n: time.struct_time(range(n, n + 9)), lambda n: time.struct_time([*range(n, n + 9), "zone", n]),
+    lambda n: os.stat_result(range(n, n + 10)),
+    lambda n: os.stat_result(range(n, n + 19)), lambda n: os.terminal_size((n, 2)), lambda n: torch.return_types.max((n, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", TUPLES)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("show", [repr, str, "{0!r:>90}|{0}".format, "%r".__mod__, lambda each: "%s" % [each]])
+def test_the_text_of_tuples_of_other_classes(make: Any, dynamic: bool | None, show: Any) -> None:
+    def run(x: torch.Tensor, given: Any) -> Any:
+        return x + 1, show([given]), f"{given!r:>80}", f"{given}", "%s %r" % (given[0], [given])
+
+    fxjit.reset()
+    compiled = fxjit.compile(run, dynamic=dynamic, backend="eager")
+    for n in (1, 2, 3, 0):
+        assert_same(run(X, make(n)), compiled(X, make(n)))

@@ -379,10 +379,18 @@ class TupleValue(SequenceValue):
         own, owner = descriptors.look_up(t, self.cls, "__repr__")
         if isinstance(own, types.FunctionType) and owner is not None and module_of(own) != "collections":
             return t.call(descriptors.bind(t, own, owner, "__repr__", self, t.make(self.cls)), [])
-        fields = field_names(self.cls)
-        if fields or is_namedtuple_class(self.cls):
-            parts = [f"{name}={protocol.repr_(t, self.item(i)).as_constant()}" for i, name in enumerate(fields)]
-            return t.make(f"{self.cls.__name__}({', '.join(parts)})")
+        if self.cls is torch.Size:
+            return t.make(self.text_of(t, "torch.Size([", "])"))
+        if is_structseq_class(self.cls):
+            shown = tuple([_Shown(protocol.repr_(t, item).as_constant()) for item in self.items])
+            try:
+                return t.make(repr(self.cls(shown)))
+            except TypeError:  # sys.flags and its like
+                t.break_("value-slot", slot="repr", type=self.cls.__name__)
+        if is_namedtuple_class(self.cls):
+            named = zip(getattr(self.cls, "_fields", ()), self.items, strict=False)
+            texts = [f"{name}={protocol.repr_(t, item).as_constant()}" for name, item in named]
+            return t.make(f"{self.cls.__name__}({', '.join(texts)})")
         return t.make(self.text_of(t, "(", ",)" if len(self.items) == 1 else ")"))
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
@@ -504,6 +512,16 @@ def field_names(cls: type) -> dict[str, int]:
             known = dict(sorted(named.items(), key=operator.itemgetter(1))) or known
         _FIELDS[cls] = known
     return known
+
+
+class _Shown:
+    """An item of which only the text is known."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 _SEQUENCE_SLOTS = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__hash__", "__lt__", "__gt__",
