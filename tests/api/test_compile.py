@@ -315,6 +315,36 @@ def test_allow_disallow_forbid_and_constant():
     assert torch.equal(f(x), x + 5) and len(calls) == 1
 
 
+def test_allow_in_graph_of_an_object_that_is_called():
+    class Scaled:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __call__(self, x, y=None):
+            if int(x.numel() > 2) and self.factor > 1:  # nothing of this is traced
+                return (x * self.factor).clone()
+            return x.add_(1)
+
+    by_two, in_place = Scaled(2), Scaled(1)
+    for each in (by_two, in_place):
+        fxjit.allow_in_graph(each)
+    counter = fxjit.testing.CompileCounter()
+
+    def program(x, fn):
+        return fn(x * 1) + 1
+
+    compiled = fxjit.compile(program, backend=counter, fullgraph=True)
+    for fn in (by_two, in_place, by_two):
+        assert torch.equal(compiled(torch.ones(3), fn), program(torch.ones(3), fn))
+    assert counter.frame_count == 2 and counter.op_count == 6
+    by_two.factor = 5  # it is called when the graph runs
+    assert torch.equal(compiled(torch.ones(3), by_two), torch.full((3,), 6.0))
+    for backend in ("aot_eager", "native"):
+        x = torch.ones(4, requires_grad=True)
+        fxjit.compile(program, backend=backend, fullgraph=True)(x, by_two).sum().backward()
+        assert torch.equal(x.grad, torch.full((4,), 5.0))
+
+
 def test_disallow_in_graph_splits_the_graph():
     fxjit.disallow_in_graph(torch.sub)
     try:

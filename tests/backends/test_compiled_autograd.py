@@ -99,3 +99,14 @@ def test_a_node_called_by_hand_takes_gradients_as_they_come():
     by_hand = node.apply(torch.ones(8, 64)) if hasattr(node, "_forward_cls") else node(torch.ones(8, 64))
     of_x = [grad for grad in by_hand if isinstance(grad, torch.Tensor) and grad.shape == x.shape]
     assert any(torch.allclose(grad, again, atol=1e-4) for grad in of_x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_the_backward_of_an_eager_model_is_one_graph(backend):
+    """The functions that compiled autograd has for autograd's nodes are objects that it allows in graphs."""
+    x, expected, found = torch.randn(8, 64), copy.deepcopy(MODEL), copy.deepcopy(MODEL)
+    fxjit.counters.clear()
+    with torch._dynamo.compiled_autograd._enable(fxjit.compile(backend=backend)):
+        actual = gradients(found, x)
+    assert_close(actual, gradients(expected, x))
+    assert not fxjit.counters["graph_break"] and 1 <= fxjit.counters["stats"]["unique_graphs"] <= 2

@@ -355,9 +355,9 @@ class Trace:
             self.break_("data-dependent-operator", operator=_target_name(target), error="it asks a tensor for its numbers")
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
-        writes.check_written(self, node)
         if observer is not None:
             node.meta[OBSERVED] = observer.effects_on(node)
+        writes.check_written(self, node)
         self._bind_unbacked(node, result)
         return for_self if for_self is not None else self._wrap_result(node, result)
 

@@ -72,7 +72,8 @@ _DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
 _ORIGINAL = "_torchdynamo_orig_callable"
 _WRAPPER_ID = "_torchdynamo_wrapper_id"
 _INLINE = "_torchdynamo_inline"  # what torch's compiler traces in its place
-_TORCH_ATTRIBUTES = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT}
+_TORCH_ATTRIBUTES = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT,
+                     "_fxjit_calls_allowed": Mark.ALLOW_IN_GRAPH}
 
 
 def set_mark(fn: Any, mark: Mark) -> None:
@@ -100,6 +101,25 @@ def mark_of(fn: Any) -> Mark | None:
             if ids is not None and id(fn) in ids:
                 return mark
     return None
+
+
+_callers = _ByIdentity()
+
+
+def caller_of(obj: Any) -> Callable[..., Any] | None:
+    """The function that calls an object with a `__call__` which the user allowed in the graph; None of any other object."""
+    if isinstance(obj, FunctionType) or mark_of(obj) is not Mark.ALLOW_IN_GRAPH:
+        return None
+    known: Callable[..., Any] | None = _callers.get(obj)
+    if known is None:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return obj(*args, **kwargs)
+
+        name = getattr(obj, "__name__", None)
+        call.__name__ = call.__qualname__ = name if isinstance(name, str) and name.isidentifier() else type(obj).__name__
+        call.is_opaque = call._fxjit_calls_allowed = True  # type: ignore[attr-defined]  # schemas.py: what it does is the object's
+        _callers[obj] = known = call
+    return known
 
 
 def described() -> tuple[str, ...]:

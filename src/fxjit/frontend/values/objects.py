@@ -29,6 +29,7 @@ from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
 from fxjit.guards.kinds import HasAttr, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, InstanceDictSource, ItemSource, Source, namespace_of
+from fxjit.skips import marks
 
 _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert__", "abs": "__abs__", "int": "__int__",
                          "float": "__float__", "index": "__index__", "complex": "__complex__", "round": "__round__",
@@ -338,6 +339,9 @@ class UserObjectValue(ObjectMethods):
         return super().tp_call(t, args, kwargs) if target is None else t.call(target.fn, target.args, kwargs)
 
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
+        if self.obj is not None and self.source is not None and (allowed := marks.caller_of(self.obj)) is not None:
+            t.guard(IdIs(self.source, self.obj))
+            return Callee(t.make(allowed), args)
         method = self._user_special(t, "__call__")
         return None if method is None else Callee(method, args)
 
