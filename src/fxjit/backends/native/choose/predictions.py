@@ -130,6 +130,13 @@ FEW_ROWS, FEW_PROGRAMS, LONG = 4, 64, 32768
 #: Neighbouring columns that a loop over columns reduces at once: four cache lines of floats.
 COLUMNS_AT_ONCE = 64
 
+# Batches of products whose matrices lie across each other in memory (lower/matmul.py)
+
+#: Batches from which vectors go along them; and multiplications of a product up to which loops are faster, for each number that
+#: is copied otherwise, of its operands, and of its results where kernels read those. One thread of a Zen 5: a copied number
+#: takes ATen 3 ns, a multiplication in our loops 0.07.
+LEAST_BATCHES, BATCHES_ACROSS = 16, 16
+
 # Matrix products by blocks of rows (schedule/product_tiles.py)
 
 #: Rows of a block, and the bytes from which a block has fewer, down to half. MKL on two cores of a Zen 3, one thread, of the
