@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 
+import numpy as np
 import pytest
 import torch
 from tests import differential
@@ -542,3 +544,64 @@ def test_an_operator_in_a_graph_inside_of_the_graph_fails_as_one_of_its_own_does
         counters.clear()
         compiled(torch.arange(3.0), torch.tensor([1]), [])
         assert not counters["graph_break"]
+
+
+class Draws:
+    """What programs may draw from, beside torch's own generators."""
+
+    def __init__(self):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        self.python = random.Random(1)
+        self.numpy = np.random.default_rng(2)
+        self.torchs = torch.Generator().manual_seed(3)
+
+    def next(self):
+        return (random.random(), np.random.rand(), torch.rand(1), self.python.random(), self.numpy.random(),
+                torch.rand(1, generator=self.torchs))
+
+
+def draws_around(x, index, draws):
+    y = x * random.random()
+    y = y[index]
+    return y + random.random()
+
+
+def draws_of_all_kinds(x, index, draws):
+    y = x * random.random() + torch.rand(3) * draws.python.random()
+    y = y + np.random.rand() + draws.numpy.random()
+    y = y.index_select(0, index)
+    return y + draws.python.randint(0, 5) + torch.rand(1) + np.random.rand() + draws.numpy.random()
+
+
+def draws_and_catches(x, index, draws):
+    x = x + random.random()
+    try:
+        x = x[index] + random.random()
+    except IndexError:
+        x = x - draws.python.random()
+    return x * random.random()
+
+
+def draws_and_writes(x, index, draws):
+    x.add_(random.random())
+    y = x.gather(0, index)
+    x.mul_(random.random())
+    return y
+
+
+@pytest.mark.parametrize("program", [draws_around, draws_of_all_kinds, draws_and_catches, draws_and_writes],
+                         ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_generators_are_where_eager_leaves_them(program, backend):
+    compiled = fxjit.compile(program, backend=backend)
+    found = []
+    for call in (program, compiled):
+        draws = Draws()
+        results = []
+        for index in ([0, 2], [0, 7], [1, 1], [9, 9], [0, 0]):
+            x = torch.tensor([1.0, 2.0, 3.0])
+            results.append((differential.outcome(call, (x, torch.tensor(index), draws)), x, draws.next()))
+        found.append(results)
+    assert_same(*found, rtol=1e-6)

@@ -49,6 +49,8 @@ class RngSteps:
         self.may_lock = may_lock
         self.locks: list[int] = []
         self.recheck = Recheck()
+        #: Whether the generators get their states back where the graph fails, which are noted for that.
+        self.rewinds = False
 
     def __bool__(self) -> bool:
         return bool(self.steps)

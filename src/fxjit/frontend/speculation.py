@@ -17,9 +17,12 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.schemas import (
     all_nodes,
     inner_graphs,
+    may_raise_on,
+    overloads_of,
     reaches_beyond,
     runs_once,
     storages_of,
+    tensors_of,
     updated_statistics,
     uses_rng,
     written_storages,
@@ -82,6 +85,13 @@ class Speculation:
         return not self.is_any_written(graph) and not any(
             _holds_state(node) or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
             for node in graph.nodes if node.op != "placeholder"
+        )
+
+    def may_raise(self, graph: torch.fx.Graph) -> bool:
+        """Whether an operator of the graph may raise because of its numbers."""
+        return any(map(_is_integer, graph.nodes)) or any(
+            may_raise_on(overload, [list(tensors_of(each)) for each in node.all_input_nodes])
+            for node in graph.nodes if node.op.startswith("call") for overload in overloads_of(node.target)
         )
 
     def is_torchs_own(self, graph: torch.fx.Graph) -> bool:

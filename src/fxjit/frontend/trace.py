@@ -652,8 +652,12 @@ class Trace:
         writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
         writes.guard_unrecorded_views(self, self.builder.graph, self._by_fake.values())
         effects = self.effects.records()
-        repeatable = not self.rng_steps and self.speculation.is_repeatable(self.builder.graph)
-        fixed = repeatable or bool(self.rng_steps)
+        if self.rng_steps and not self.rng_steps.locks:
+            self.rng_steps.rewinds = self.speculation.may_raise(self.builder.graph)
+        stays = bool(self.rng_steps) and not self.rng_steps.rewinds
+        repeatable = not stays and self.speculation.is_repeatable(self.builder.graph)
+        fixed = repeatable or stays
+        changes = bool(effects or self.catches or self.rng_steps)
         return TraceResult(
             code=code,
             arg_names=self.origin.arg_names,
@@ -667,7 +671,7 @@ class Trace:
             finish_trace=self._add_shape_guards,
             speculated=speculated,
             repeatable=repeatable,
-            undoable=None if fixed or not (effects or self.catches) else self.speculation.undoable(self.builder.graph),
+            undoable=None if fixed or not changes else self.speculation.undoable(self.builder.graph),
             restart=None if fixed else self.speculation.restart(self.builder.graph),
             rng_steps=self.rng_steps,
         )

@@ -22,6 +22,7 @@ from fxjit.counters import counters
 from fxjit.errors import FxjitError, is_foreign
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
+from fxjit.resume.rng import rewind
 from fxjit.tensor_wrappers import has_storage
 
 _log = logs.artifact("recompiles")
@@ -206,6 +207,8 @@ class Deoptimization:
         self._label: Label = asm.label()
         self._failed: Label | None = None
         self._if_unwritten = False
+        #: The local with what `rewind` takes where the graph failed, if the frame ran steps of random generators before.
+        self.before_steps: str | None = None
 
     def guarding(self, *, if_unwritten: bool) -> Guarding:
         """A handler for the graph, for one that may fail and be forgotten."""
@@ -228,6 +231,10 @@ class Deoptimization:
             asm.dup()
             asm.call_const(FailedGraph(self.name, self._if_unwritten), 1)
             asm.jump_if_false(raising)
+            if self.before_steps is not None:
+                asm.load_local(self.before_steps)
+                asm.call_const(rewind, 1)
+                asm.pop()
             asm.jump(self._label)
         asm.place(self._label)
         asm.pop()

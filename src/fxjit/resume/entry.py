@@ -97,6 +97,7 @@ class _Entry:
         with asm.under(guarding):  # from the first instruction on, where handlers of signals may raise
             asm.prologue()
             if rng_program is not None:
+                rng_program.rewinds &= self.starts_over
                 self._run_rng_program(rng_program)
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
@@ -127,6 +128,10 @@ class _Entry:
     def _run_rng_program(self, rng_program: RngProgram) -> None:
         """Run the steps; the locals of their results."""
         asm = self.asm
+        if rng_program.rewinds:
+            assert self.deoptimization is not None, "the frame starts over"
+            asm.load_const(())
+            self.deoptimization.before_steps = self._temp("before")
         asm.begin_call(_C.DisabledFunction(rng_program, opaque=True))  # the hook looks at none of what it calls
         for source in rng_program.sources:
             asm.load_source(source)
@@ -143,10 +148,12 @@ class _Entry:
         read |= {RandomSource(at) for at in self.result.rng_steps.locks}
         read |= {item.source.root for item in self.result.graph.inputs if isinstance(item.source.root, RandomSource)}
         wanted = rng_program.give(sorted(read, key=lambda source: source.at))
-        if not wanted:
+        if not wanted and not rng_program.rewinds:
             asm.pop()
             return
-        asm.unpack(len(wanted))
+        asm.unpack(len(wanted) + rng_program.rewinds)
+        if self.deoptimization is not None and self.deoptimization.before_steps is not None:
+            asm.store_local(self.deoptimization.before_steps)
         for source in wanted:
             asm.store_local(source.local)
             self.temps.append(source.local)

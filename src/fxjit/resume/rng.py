@@ -30,6 +30,7 @@ class RngProgram:
         arguments = [arg for step in rng_steps.steps for arg in (*step.args, *step.kwargs.values())]
         self.sources = list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Source)))
         self.may_fail = any(step.may_fail for step in rng_steps.steps)
+        self.rewinds = rng_steps.rewinds
         self._steps = [
             (step.fn, [self._position(arg) for arg in step.args],
              {name: self._position(arg) for name, arg in step.kwargs.items()})
@@ -51,9 +52,10 @@ class RngProgram:
         return wanted
 
     def __call__(self, *found: Any) -> tuple[Any, ...] | None:
-        """The wanted results; None where a step raised, or the guards hold no longer. What `recheck` takes comes last."""
+        """The wanted results, with what `rewind` takes first where that may be called; None where a step raised, or the guards
+        hold no longer. What `recheck` takes comes last."""
         found, frame = found[:len(self.sources)], found[len(self.sources):]
-        restore = [restorer(each) for each in found] if self.may_fail else []
+        restore = [restorer(each) for each in found] if self.may_fail or self.rewinds else []
         values = list(found)
         try:
             for fn, args, named in self._steps:
@@ -70,7 +72,14 @@ class RngProgram:
             if is_foreign(error):
                 raise
             return None
-        return tuple([values[at] for at in self._wanted])
+        wanted = [values[at] for at in self._wanted]
+        return (restore, *wanted) if self.rewinds else tuple(wanted)
+
+
+def rewind(restore: Sequence[Callable[[], None]]) -> None:
+    """Run-time helper of new code: the generators are as they were before the steps."""
+    for undo in restore:
+        undo()
 
 
 def restorer(generator: Any) -> Callable[[], None]:

@@ -43,7 +43,7 @@ from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
-from fxjit.frontend.values.wrapped import PartialValue
+from fxjit.frontend.values.wrapped import PartialValue, made_partial
 from fxjit.guards.kinds import ConstIs, HasAttr, IdIs, KeysAre
 from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource, ItemSource, Source
 
@@ -302,8 +302,8 @@ def partial(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         t.raise_(TypeError, "type 'partial' takes at least one argument")
     fn, *given = args
     if isinstance(fn, PartialValue):
-        return PartialValue(fn.func.realize(), [*fn.args, *given], {**fn.kwargs, **kwargs})
-    return PartialValue(fn, given, kwargs)
+        return made_partial(t, fn.func.realize(), [*fn.args, *given], {**fn.named(t), **kwargs})
+    return made_partial(t, fn, given, kwargs)
 
 
 def _code_inside(fn: Callable[..., Any], name: str) -> types.CodeType:

@@ -19,7 +19,7 @@ from fxjit.frontend.values.base import Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import ContextValue, PassThroughValue, known
 from fxjit.frontend.values.wrap import wraps, wraps_if
-from fxjit.frontend.values.wrapped import PartialValue
+from fxjit.frontend.values.wrapped import made_partial
 from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
 from fxjit.homes import module_of
@@ -144,7 +144,7 @@ def compile_in_trace(t: Tracer, compiler: FunctionType, args: Sequence[Value], k
     if len(args) > 1 or len(known) < len(given) or not all(_is_undoubted(name, value) for name, value in known.items()):
         t.break_("call-compile-api", function=compiler.__qualname__)
     if model is None or (model.is_constant() and model.as_constant() is None):
-        return PartialValue(t.make(compiler), [], given)
+        return made_partial(t, t.make(compiler), [], given)
     made = _result_class(model.pytype())
     if made is None:
         t.break_("call-compile-api", function=compiler.__qualname__)

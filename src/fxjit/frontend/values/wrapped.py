@@ -24,16 +24,15 @@ from fxjit.guards.source import AttrSource, ConstSource, Source
 
 
 class PartialValue(Value):
-    """A functools.partial."""
+    """A functools.partial. `keywords` is its own dict, which a program may write to."""
 
-    def __init__(self, func: Value, args: Sequence[Value], kwargs: Mapping[str, Value], source: Source | None = None,
+    def __init__(self, func: Value, args: Sequence[Value], keywords: Value, source: Source | None = None,
                  real: functools.partial[Any] | None = None) -> None:
         super().__init__(source)
         self.real = real
         self.func = func
         self.args = list(args)
-        self.kwargs = dict(kwargs)
-        self.keywords_value: Value | None = None
+        self.keywords = keywords
 
     def pytype(self) -> type:
         return functools.partial
@@ -43,11 +42,14 @@ class PartialValue(Value):
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         given = [arg.realize() for arg in self.args]
-        named = {name: value.realize() for name, value in self.kwargs.items()}
-        return t.call(self.func.realize(), [*given, *args], {**named, **kwargs})
+        return t.call(self.func.realize(), [*given, *args], {**self.named(t), **kwargs})
+
+    def named(self, t: Tracer) -> dict[str, Value]:
+        """What its dict has now."""
+        return {name: value.realize() for name, value in string_items(t, self.keywords).items()}
 
     def callee(self, t: Tracer, args: list[Value]) -> Callee | None:
-        return None if self.kwargs else Callee(self.func.realize(), [*(arg.realize() for arg in self.args), *args])
+        return None if self.named(t) else Callee(self.func.realize(), [*(arg.realize() for arg in self.args), *args])
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "func":
@@ -55,10 +57,7 @@ class PartialValue(Value):
         if name == "args":
             return TupleValue(self.args)
         if name == "keywords":
-            if self.keywords_value is None:
-                known = {key: value.realize() for key, value in self.kwargs.items()}
-                self.keywords_value = t.call(t.make(dict), [], known)
-            return self.keywords_value
+            return self.keywords.realize()
         pending = t.effects.load_attr(self, name)
         if pending is None and self.real is not None and self.source is not None and name not in ("__class__", "__dict__"):
             pending = instance_dicts.attribute(t, self, self.real, self.source, name)
@@ -83,8 +82,7 @@ class PartialValue(Value):
         t.break_("value-slot", slot="hash", type="functools.partial")
 
     def rebuild(self, cg: Rebuilder) -> None:
-        names = tuple(self.kwargs)
-        cg.call(make_partial, names, self.func, *self.args, *self.kwargs.values())
+        cg.call(make_partial, self.func, self.keywords, *self.args)
         for name, value in cg.effects.stored_attrs(self).items():  # type: ignore[attr-defined]  # as in functions.py
             if value is not None:
                 cg.asm.dup()
@@ -93,10 +91,16 @@ class PartialValue(Value):
                 cg.asm.store_attr(name)
 
 
-def make_partial(names: tuple[str, ...], func: Callable[..., Any], *args: Any) -> Any:
-    """Run-time helper of new bytecode: makes a partial that was made while tracing."""
-    split = len(args) - len(names)
-    return functools.partial(func, *args[:split], **dict(zip(names, args[split:], strict=True)))
+def made_partial(t: Tracer, func: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> PartialValue:
+    """`functools.partial(func, *args, **kwargs)` of what is no partial itself."""
+    return PartialValue(func, args, t.call(t.make(dict), [], kwargs))
+
+
+def make_partial(func: Callable[..., Any], keywords: dict[str, Any], *args: Any) -> Any:
+    """Run-time helper of new bytecode: makes a partial that was made while tracing, with this very dict."""
+    made = functools.partial(func)
+    made.__setstate__((func, args, keywords, None))  # type: ignore[attr-defined]  # not in the stubs
+    return made
 
 
 class StaticMethodValue(Value):
@@ -366,8 +370,7 @@ def wrap_partial(t: Tracer, partial: Any, source: Source) -> Value:
     t.guard(TypeIs(source, functools.partial))
     func = t.wrap(partial.func, AttrSource(source, "func"))
     args = items_of(t, t.wrap(partial.args, AttrSource(source, "args")))
-    kwargs = string_items(t, t.wrap(partial.keywords, AttrSource(source, "keywords")))
-    return PartialValue(func, args, kwargs, source, partial)
+    return PartialValue(func, args, t.wrap(partial.keywords, AttrSource(source, "keywords")), source, partial)
 
 
 @creates(functools.partial)
