@@ -355,26 +355,30 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     broke = None
     if isinstance(end, Break):
         broke = events.break_event(end.reason.reason, end.reason.context, end.reason.user_stack, function=name)
-    unsaid = [*process_state.bound_by(), *_not_as_data(options, result, offer)]
+    unsaid = [*process_state.bound_by(), *_not_as_data(options)]
     record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present(),
                       home_of(frame.globals), speculative, broke)
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
-    if config.store_entries:
-        importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
+    offer.once_exchanged(functools.partial(_keep_entry, weakref.ref(frame.code), weakref.ref(options), weakref.ref(entry)))
     _report(frame, result, graph, new_code, seconds, broke)
     return entry
 
 
-def _not_as_data(options: Options, result: TraceResult, offer: Offer) -> Iterator[str]:
+def _keep_entry(code_ref: weakref.ref[types.CodeType], options_ref: weakref.ref[Any], entry_ref: weakref.ref[_C.Entry]) -> None:
+    """For the disk, once its compiled code is in place: by then it may be gone."""
+    code, options, entry = code_ref(), options_ref(), entry_ref()
+    if config.store_entries and code is not None and options is not None and entry is not None:
+        importlib.import_module("fxjit.stored.entries").keep(code, options, entry.payload.record)  # heavy
+
+
+def _not_as_data(options: Options) -> Iterator[str]:
     """Why the entry is none of those that stored/ knows how to say."""
     if options.chosen_backend not in ("native", "fxjit", "eager"):
         yield f"the backend {options.backend_name}, whose code has no form on the disk"
     elif options.tells_failures:
         yield "a setting that checks the backend"
-    if offer.deferred:
-        yield "its graph was compiled in the background (config.tiers)"
 
 
 def _wanted_guards(options: Options, frame: Frame, result: TraceResult) -> GuardSet:

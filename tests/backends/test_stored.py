@@ -340,19 +340,31 @@ def test_another_state_of_the_process_is_another_graph(state: str) -> None:
     assert count_misses(call_in_state) > 0
 
 
-def test_code_of_the_programs_own_is_compiled_each_time() -> None:
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2
+def test_a_function_of_the_programs_own_is_compiled_once() -> None:
+    def call() -> None:
+        x = torch.ones(3, requires_grad=True)
+        fxjit.compile(lambda x: twice.apply(x) + 1)(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((3,), factor))
 
-        @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-            return grad * 2
+    for factor, misses in ((2.0, 1), (2.0, 0), (5.0, 1), (2.0, 0)):
+        by = factor
 
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor, by: float = by) -> torch.Tensor:
+                ctx.by = by
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+                return grad * ctx.by
+
+        twice = Twice
+        assert count_misses(call) == misses
+
+
+def test_code_put_into_torchs_operators_is_compiled_each_time() -> None:
     x = torch.ones(3, requires_grad=True)
-    for _ in range(2):
-        assert count_misses(lambda: fxjit.compile(lambda x: Twice.apply(x) + 1)(x)) > 0
     library = torch.library.Library("aten", "IMPL")
     fxjit.compile(lambda x: x.cosh() + 1)(x)
     try:
@@ -537,12 +549,17 @@ def test_what_else_decides_an_operators_derivative_is_part_of_the_graph(folder: 
             assert float(found) == pytest.approx(expected), where
 
 
-def test_an_operator_of_the_programs_own_is_compiled_each_time(installed: Any) -> None:
+def test_an_operator_of_the_programs_own_is_what_its_code_says(installed: Any) -> None:
     module = installed("tripling_here", "project")
+    for misses in (1, 0):
+        assert count_misses(lambda: triple_step(module, fxjit.compile)) == misses
+    torch.library.register_fake("tripling_here::tripled", lambda x: torch.empty_like(x), allow_override=True)
+    for misses in (1, 0):
+        assert count_misses(lambda: triple_step(module, fxjit.compile)) == misses
+    sizes = [5]
+    torch.library.register_fake("tripling_here::tripled", lambda x: x.new_empty(sizes), allow_override=True)
     for _ in range(2):
         assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
-    torch.library.register_fake("tripling_here::tripled", lambda x: torch.empty_like(x), allow_override=True)
-    assert count_misses(lambda: triple_step(module, fxjit.compile)) == 1
 
 
 def test_what_is_assumed_of_sizes_that_vary_is_part_of_the_graph() -> None:

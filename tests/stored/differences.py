@@ -1,57 +1,31 @@
 """What may differ between two processes that run the same program, and what may differ in the program:
 `python -m tests.stored.differences FOLDER [NAME...]`.
 
-Each difference has processes of its own, forked from one that imported the compiler: `first` compiles and keeps entries,
-`again` is the same, in `second` something is another, and `fresh` is as that, without a store. Prints what became of each, as
-JSON.
+Each difference has processes of its own, forked from one that imported the compiler: `first` compiles, keeps entries and finds
+them again, in `second` something is another, and `fresh` is as that, without a store. Prints what became of each, as JSON.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from tests.differential import assert_same
+from tests.stored.gradients import GRADIENTS
+from tests.stored.rows import Difference, X, of
 
 import fxjit
 from fxjit import config, pipeline
 from fxjit.counters import counters
 from fxjit.stored import entries as stored_entries
-
-
-@dataclass
-class Difference:
-    """A program (its `fn` and `args()`), and what is run in the second process before and after it is imported."""
-
-    program: str
-    before: str = ""
-    after: str = ""
-    #: Run in both processes around the calls, which are `call(fn)` there.
-    environment: dict[str, str] = field(default_factory=dict)
-    #: What is replaced in the program's text.
-    edit: tuple[str, str] | None = None
-    backend: str = "eager"
-    #: The other modules of the program by name, and what is replaced in them.
-    library: str = ""
-    library_edit: tuple[str, str] | None = None
-
-
-X = "def args():\n    return (torch.linspace(-1, 1, 12).view(3, 4),)\n"
-
-
-def of(body: str, **rest: Any) -> Difference:
-    """A function of x with this body."""
-    head, _, tail = body.rpartition("|")
-    lines = "\n".join("    " + line for line in tail.strip("\n").split("\n"))
-    return Difference(f"{head}\ndef fn(x):\n{lines}\n{X}", **rest)
-
 
 #: Of torch, Python and NumPy, replaced by the second process before it calls.
 PATCHES: dict[str, Difference] = {
@@ -596,99 +570,29 @@ MARKS: dict[str, Difference] = {
         edit=("(f)(g)", "(f)(h)"),
     ),
 }
-_FUNCTION = """class F(torch.autograd.Function):
-    k = 3
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-    @staticmethod
-    def backward(ctx, g):
-        x, = ctx.saved_tensors
-        return g * x.cos() * F.k
-"""
-_APART = """class F(torch.autograd.Function):
-    @staticmethod
-    def forward(x, k):
-        return x * k
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.k = inputs[1]
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.k * 2, None
-"""
-_GRADIENT = "y = F.apply(x.detach().requires_grad_())\nreturn y"
-_OPERATOR = """@torch.library.custom_op("fxjit_test::op", mutates_args=())
-def op(x: torch.Tensor, k: int) -> torch.Tensor:
-    return x * k
-@op.register_fake
-def _(x, k):
-    return torch.empty_like(x)
-def setup(ctx, inputs, output):
-    ctx.k = inputs[1]
-def backward(ctx, g):
-    return g * ctx.k, None
-op.register_autograd(backward, setup_context=setup)
-"""
-_LIBRARYS = """lib = torch.library.Library("fxjit_test_lib", "DEF")
-lib.define("op(Tensor x) -> Tensor")
-lib.impl("op", lambda x: x * 2, "CompositeExplicitAutograd")
-@torch.library.register_fake("fxjit_test_lib::op")
-def _(x):
-    return torch.empty_like(x)
-"""
-GRADIENTS = {
-    "the forward of a Function": of(_FUNCTION + "|return F.apply(x).sum()", edit=("x.sin()", "x.tan()")),
-    "the backward of a Function": of(_FUNCTION + "|return F.apply(x).sum()", edit=("g * x.cos()", "g + x.cos()")),
-    "what the backward of a Function reads": of(_FUNCTION + "|return F.apply(x).sum()", edit=("k = 3", "k = 4")),
-    "the backward of a Function, set later": of(
-        _FUNCTION + "|return F.apply(x).sum()", after="from program import F; F.backward = staticmethod(lambda ctx, g: g * 7)"
-    ),
-    "a Function with a context of its own": of(_APART + "|return F.apply(x, 3).sum()", edit=("ctx.k * 2", "ctx.k * 5")),
-    "the context of a Function": of(_APART + "|return F.apply(x, 3).sum()", edit=("inputs[1]", "inputs[1] + 1")),
-    "what an operator does": of(_OPERATOR + "|return op(x, 2).sum() + 1", edit=("x * k", "x * k + 1")),
-    "an operator's fake": of(
-        _OPERATOR + "|y = op(x, 2)\nreturn (y + 1).sum() * y.dim()", edit=("torch.empty_like(x)", "torch.empty_like(x) + 0")
-    ),
-    "an operator's backward": of(_OPERATOR + "|return op(x, 2).sum() + 1", edit=("g * ctx.k", "g * ctx.k * 2")),
-    "an operator's context": of(_OPERATOR + "|return op(x, 2).sum() + 1", edit=("ctx.k = inputs[1]", "ctx.k = inputs[1] + 1")),
-    "an operator without a backward": of(
-        _OPERATOR + "|return op(x.detach(), 2).sum() + 1", edit=("op.register_autograd(", "dict(b=")
-    ),
-    "a library's operator": of(_LIBRARYS + "|return torch.ops.fxjit_test_lib.op(x) + 1", edit=("x * 2", "x * 3")),
-    "a library's fake": of(
-        _LIBRARYS + "|return torch.ops.fxjit_test_lib.op(x) + 1", edit=("empty_like(x)", "empty_like(x) * 1")
-    ),
-    "a hook on a tensor": of("|y = x * 2\ny.register_hook(lambda g: g * 3)\nreturn y.sum()", edit=("g * 3", "g * 4")),
-    "the function that vmap maps": of("def f(x):\n    return x * 2\n|return torch.vmap(f)(x).sum()", edit=("x * 2", "x * 3")),
-    "the function that is checkpointed": of(
-        "import torch.utils.checkpoint as c\ndef f(x):\n    return x.sin() * 2\n"
-        "|return c.checkpoint(f, x, use_reentrant=False).sum()",
-        edit=("x.sin() * 2", "x.cos() * 3"),
-    ),
-}
-GRADIENTS |= {f"{name}, native": Difference(**{**vars(each), "backend": "native"}) for name, each in GRADIENTS.items()}
-for each in GRADIENTS.values():
-    each.program = each.program.replace(X, X.replace("view(3, 4)", "view(3, 4).requires_grad_()"))
 
 DIFFERENCES = {**PATCHES, **OBJECTS, **STATES, **MARKS, **GRADIENTS}
 
 
+def place_of(found: Difference) -> int:
+    """Rows of one program share what its first process kept."""
+    programs = [(each.program, each.library, each.backend) for each in DIFFERENCES.values()]
+    return programs.index((found.program, found.library, found.backend))
+
+
 def run(name: str, role: str, folder: Path) -> dict[str, Any]:
     """One role, in this process."""
-    found, home = DIFFERENCES[name], folder / str(list(DIFFERENCES).index(name))
+    found, changed = DIFFERENCES[name], role != "first"
+    home = folder / str(place_of(found))
     home.mkdir(exist_ok=True)
     os.environ["FXJIT_TEST_FILE"] = str(home / "file")
-    if role != "first" and role != "again":
-        os.environ.update(found.environment)
     program, library = "import torch\nfrom torch import nn\n" + found.program, found.library
     for text, edit in ((program, found.edit), (library, found.library_edit)):
         assert edit is None or edit[0] in text, f"{name}: no {edit[0]!r}"
-    if role != "first" and role != "again":
+    if changed:
+        os.environ.update(found.environment)
         program = program.replace(*found.edit) if found.edit else program
         library = library.replace(*found.library_edit) if found.library_edit else library
-    if role != "first" and role != "again" and found.before:
         exec(found.before, {"torch": torch, "nn": torch.nn})
     modules = []
     for module_name, text in (("library", library), ("program", program)):
@@ -698,23 +602,33 @@ def run(name: str, role: str, folder: Path) -> dict[str, Any]:
         module.__file__ = str(file)
         exec(compile(text, str(file), "exec"), vars(module))
         modules.append(module)
-    if role != "first" and role != "again" and found.after:
+    if changed:
         exec(found.after, {"torch": torch, "nn": torch.nn})
-    module = modules[1]
     with config.patch(store_entries=role != "fresh", cache_graphs=True, cache_dir=str(folder)):
-        compiled, results = fxjit.compile(module.fn, backend=found.backend), []
-        given = module.args()
-        for each in (compiled, compiled, module.fn, module.fn):
-            state = torch.get_rng_state()
-            torch.manual_seed(torch.initial_seed())
-            try:
-                result = each(*given)
-                if any(leaf.requires_grad for leaf in given):
-                    result = [result, torch.autograd.grad(result, given, allow_unused=True)]
-                results.append(result)
-            except Exception as error:
-                results.append([type(error).__name__, str(error)])
-            torch.set_rng_state(state)
+        told = calls(modules[1], found.backend)
+        if not changed:
+            fxjit.reset()
+            counters.clear()
+            again = calls(modules[1], found.backend)
+            told = {**again, "problem": told["problem"] or again["problem"]}
+    return told
+
+
+def calls(module: ModuleType, backend: str) -> dict[str, Any]:
+    """Calls the program, compiled and as it is, twice each."""
+    compiled, results = fxjit.compile(module.fn, backend=backend), []
+    given = module.args()
+    for each in (compiled, compiled, module.fn, module.fn):
+        state = torch.get_rng_state()
+        torch.manual_seed(torch.initial_seed())
+        try:
+            result = each(*given)
+            if any(leaf.requires_grad for leaf in given):
+                result = [result, torch.autograd.grad(result, given, allow_unused=True)]
+            results.append(result)
+        except Exception as error:
+            results.append([type(error).__name__, str(error)])
+        torch.set_rng_state(state)
     problem = ""
     try:
         assert_same(results[0], results[2], rtol=1e-5)
@@ -749,6 +663,20 @@ def forked(name: str, role: str, folder: Path) -> dict[str, Any]:
     return json.loads(told) if told else {"problem": "the process ended", "results": "none", "hits": 0}
 
 
+def outcomes(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Of each row, by role. The first process of a program is that of all its rows; a process without a store is only wanted
+    where one with it does not do what eager does, or marks promise what is not so."""
+    firsts: dict[int, dict[str, Any]] = {}
+    found = {}
+    for name in names:
+        place = place_of(DIFFERENCES[name])
+        firsts[place] = firsts.get(place) or forked(name, "first", folder)
+        found[name] = {"first": firsts[place], "second": forked(name, "second", folder)}
+        if found[name]["second"]["problem"] or name in MARKS:
+            found[name]["fresh"] = forked(name, "fresh", folder)
+    return found
+
+
 def main(folder: str, *names: str) -> None:
     assert pipeline
     with config.patch(cache_graphs=False, cache_dir=folder):
@@ -756,10 +684,9 @@ def main(folder: str, *names: str) -> None:
         assert stored_entries
     fxjit.reset()
     counters.clear()
-    outcomes = {}
-    for name in names or DIFFERENCES:
-        outcomes[name] = {role: forked(name, role, Path(folder)) for role in ("first", "again", "second", "fresh")}
-    print(json.dumps(outcomes))
+    gc.collect()
+    gc.freeze()  # what is here is looked at by no collector of the forked processes, which would copy it
+    print(json.dumps(outcomes(Path(folder), names or DIFFERENCES)))
 
 
 if __name__ == "__main__":

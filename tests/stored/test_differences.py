@@ -28,11 +28,11 @@ def test_a_second_process_does_what_it_does_without_a_store(table: dict[str, obj
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert set(found) == set(table)
-    wrong = {name: each for name, each in found.items()
-             if each["second"]["results"] != each["fresh"]["results"] and name not in OF_ITS_OWN}
+    wrong = {name: each for name, each in found.items() if name not in OF_ITS_OWN and "fresh" in each
+             and each["second"]["results"] != each["fresh"]["results"]}
     assert not wrong, "a second process gives what one without a store does not"
     if table is not MARKS:  # which promise what is not so
-        wrong = {name: each for name, each in found.items() for role in ("first", "again", "second")
-                 if each[role]["problem"] and not name.startswith(NOT_EAGERS)}
+        wrong = {name: each for name, each in found.items() for role in each.values()
+                 if role["problem"] and not name.startswith(NOT_EAGERS)}
         assert not wrong, "results are not eager's"
-    assert sum(each["again"]["hits"] > 0 for each in found.values()) > len(found) * (0.1 if table is GRADIENTS else 0.8)
+    assert sum(each["first"]["hits"] > 0 for each in found.values()) > len(found) * 0.8

@@ -311,3 +311,41 @@ def test_explain_and_the_log_say_the_tier(caplog: pytest.LogCaptureFixture) -> N
     assert "runs as it was captured" in before or "runs compiled code" in before
     assert "told: graph 1 runs compiled code" in after
     assert "told: its compiled code is in place" in caplog.text
+
+
+@pytest.mark.parametrize("program", [layouts, halves])
+def test_the_next_process_starts_compiled(program: Callable[[Any], Iterator[Any]]) -> None:
+    """An entry is kept once compiled code is in place for all of its graphs."""
+    if program in WITH_GRADIENTS:
+        need_autograd_in_helpers()
+    with config.patch(store_entries=True):
+        for tiers in (True, True, False):
+            fxjit.reset()
+            counters.clear()
+            with config.patch(tiers=tiers):
+                expected, steps = program(lambda fn: fn), program(fxjit.compile)
+                for _ in range(2):
+                    wanted = copy.deepcopy(next(expected))
+                    assert_same(next(steps), wanted, rtol=1e-5)
+                    assert fxjit.wait_for_compiles(120)
+            found, graphs = counters["cache"]["entry hit"], counters["tiers"]["exchanged"]
+            assert (found > 0) is (graphs == 0)
+            assert counters["cache"]["entry not kept"] == 0
+        assert found > 0
+
+
+def test_a_graph_that_stays_as_it_was_captured_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*rest: Any) -> Any:
+        raise ValueError("no code")
+
+    with config.patch(store_entries=True):
+        with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="no code"):
+            patch.setattr(driver, "compile_anew", fails)
+            step = layouts(fxjit.compile)
+            next(step)
+            assert fxjit.wait_for_compiles(120)
+            next(step)
+        fxjit.reset()
+        counters.clear()
+        next(layouts(fxjit.compile))
+        assert counters["cache"]["entry hit"] == 0 and counters["tiers"]["deferred"]

@@ -7,25 +7,27 @@ memory otherwise.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
 import torch.fx
 
+from fxjit.applied import applied_class, apply_function
 from fxjit.backends.aot import decisions
 from fxjit.backends.aot.call_context import call_context
 from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
 from fxjit.backends.aot.runtime.wrappers import compiled_call
 from fxjit.backends.eager import as_a_block
 from fxjit.backends.graph.facts import changes_state
-from fxjit.backends.graph.recipe import AnyRecipe, PartsRecipe, RecordedRecipe, SizedRecipe, with_sizes
+from fxjit.backends.graph.recipe import AnyRecipe, PartsRecipe, PendingRecipe, RecordedRecipe, SizedRecipe, with_sizes
 from fxjit.backends.graph.split import in_inference_mode, run_in_order
 from fxjit.backends.native.stored import NativePrograms
 from fxjit.backends.store.graphs import StoredGraph
+from fxjit.backends.store.operators import Unknown, function_text
 from fxjit.schemas import inner_graphs
 
-from .objects import Changed, NotStorable, is_pinned
+from .objects import Changed, NotStorable, find, is_pinned, refer, text_digest
 from .values import pack, unpack
 
 _ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
@@ -33,6 +35,10 @@ _ATOMS: Final = (type(None), bool, int, float, complex, str, bytes)
 
 def pack_graph(recipe: AnyRecipe) -> dict[str, Any]:
     """As plain data: "kind" says which recipe. Raises NotStorable."""
+    if isinstance(recipe, PendingRecipe):
+        if recipe.made is None:
+            raise NotStorable("a graph that is compiled in the background, or was and is not in the store")
+        return pack_graph(recipe.made)
     if isinstance(recipe, PartsRecipe):
         return _pack_parts(recipe)
     if isinstance(recipe, RecordedRecipe):
@@ -47,8 +53,8 @@ def pack_graph(recipe: AnyRecipe) -> dict[str, Any]:
     rule = recipe.rule
     decision = None if rule is None else [rule.id, rule.stage, rule.reason]
     return {"kind": "whole", "key": recipe.key, "rule": decision, "because": recipe.because, "aliases": shared,
-            "creation": [list(each) for each in recipe.creation], "captured": _pack_captured(recipe.captured),
-            "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
+            "creation": [list(each) for each in recipe.creation], "captured": (captured := _pack_captured(recipe.captured)),
+            "own": [*_own(captured)], "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
 
 
 def _pack_parts(recipe: PartsRecipe) -> dict[str, Any]:
@@ -89,6 +95,7 @@ def read_graph(packed: dict[str, Any]) -> Callable[..., Any]:
         if packed["rule"] is not None:
             decisions.report(decisions.Decision(*packed["rule"]), gm, packed["because"])
         return _as_captured(packed, gm)
+    own = [(target, _read_target(target)) for target in packed["own"]]
     result = StoredGraph(packed["key"], None, NativePrograms()).find()
     if result is None or result.rule is not None:
         raise Changed("its compiled graph is gone from the disk")
@@ -97,7 +104,7 @@ def read_graph(packed: dict[str, Any]) -> Callable[..., Any]:
         itemsizes, mutated, shared = packed["aliases"]
         aliases = AliasedInputs(tuple(itemsizes), tuple(mutated), frozenset(tuple(each) for each in shared))
     creation = tuple((place, how) for place, how in packed["creation"])
-    captured = functools.cache(lambda: _as_captured(packed, read_captured(packed)))
+    captured = functools.cache(lambda: _as_captured(packed, read_captured(packed, own)))
 
     def run_captured(*args: Any) -> Any:
         return captured()(*args)
@@ -150,6 +157,8 @@ def _pack_captured(gm: torch.fx.GraphModule) -> list[Any]:
 
 
 def _function(target: Any) -> Any:
+    if (applied := applied_class(target)) is not None:
+        return ["apply", refer(applied), _digest(applied)]
     packed = pack(target)
     if not isinstance(packed, list) or packed[0] != "object":
         raise NotStorable(f"a call of {target}")
@@ -157,6 +166,33 @@ def _function(target: Any) -> Any:
     if kind not in ("operator", "higher-order") and not (kind == "name" and is_pinned(where[0])):
         raise NotStorable(f"a call of {target}, which is the program's own")
     return packed
+
+
+def _digest(applied: Any) -> str:
+    """Of an `autograd.Function`, which the trace went into."""
+    try:
+        return text_digest(function_text(applied))
+    except Unknown as why:
+        raise NotStorable(f"a call of {applied.__qualname__}.apply: {why}") from None
+
+
+def _own(captured: list[Any]) -> Iterator[Any]:
+    """The targets of a packed graph that are not torch's: a compiled graph holds for what they were."""
+    for op, _, target, args, _ in captured:
+        if op == "get_attr":
+            yield from _own(args)
+        elif op == "call_function" and (target[0] == "apply" or (target[1][0] == "operator" and target[1][2])):
+            yield target
+
+
+def _read_target(packed: list[Any]) -> Any:
+    """The function that a node calls. Raises Changed."""
+    if packed[0] != "apply":
+        return unpack(packed)
+    cls = find(packed[1])
+    if _digest(cls) != packed[2]:
+        raise Changed(f"{cls.__qualname__} is another function")
+    return apply_function(cls)
 
 
 def _pack_argument(value: Any, places: dict[torch.fx.Node, int]) -> Any:
@@ -175,20 +211,20 @@ def _pack_argument(value: Any, places: dict[torch.fx.Node, int]) -> Any:
     return ["value", pack(value)]
 
 
-def read_captured(packed: dict[str, Any]) -> torch.fx.GraphModule:
-    """The captured graph. Raises Changed."""
+def read_captured(packed: dict[str, Any], own: Sequence[tuple[Any, Any]] = ()) -> torch.fx.GraphModule:
+    """The captured graph; `own` are the targets of it that were read before. Raises Changed."""
     while packed["kind"] == "recorded":
         packed = packed["inner"]
-    return _read_nodes(packed["captured"])
+    return _read_nodes(packed["captured"], own)
 
 
-def _read_nodes(packed: list[Any]) -> torch.fx.GraphModule:
+def _read_nodes(packed: list[Any], own: Sequence[tuple[Any, Any]]) -> torch.fx.GraphModule:
     root, graph = torch.nn.Module(), torch.fx.Graph()
     made: list[torch.fx.Node] = []
     for op, name, target, args, kwargs in packed:
         if op == "get_attr":
             if not hasattr(root, target):
-                root.add_module(target, _read_nodes(args))
+                root.add_module(target, _read_nodes(args, own))
             made.append(graph.create_node(op, target, name=name))
             continue
         read_args, read_kwargs = _read_argument(args, made), _read_argument(kwargs, made)
@@ -197,7 +233,8 @@ def _read_nodes(packed: list[Any]) -> torch.fx.GraphModule:
         elif op == "output":
             made.append(graph.output(*read_args))
         else:
-            found = target if op == "call_method" else unpack(target)
+            known = target if op == "call_method" else next((function for packed, function in own if packed == target), None)
+            found = _read_target(target) if known is None else known
             made.append(graph.create_node(op, found, read_args, read_kwargs, name=name))
     return torch.fx.GraphModule(root, graph)
 

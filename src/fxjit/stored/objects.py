@@ -29,7 +29,7 @@ from typing import Any, Final
 import torch
 
 from fxjit import process_state
-from fxjit.backends.store.operators import TORCHS, Unknown, operator_text
+from fxjit.backends.store.operators import TORCHS, Unknown, custom_name, custom_operator, operator_text
 from fxjit.guards.constants import is_plain
 from fxjit.guards.source import namespace_of
 from fxjit.homes import module_of
@@ -89,6 +89,8 @@ def refer(obj: Any) -> list[Any]:
                 return ["globals", name]
     elif isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return ["operator", str(obj), _definition(obj)]
+    elif (name := custom_name(obj)) is not None:
+        return ["custom operator", name, _definition(obj._opoverload)]
     elif isinstance(obj, torch._ops.HigherOrderOperator):
         operator: Any = obj
         if is_pinned(module_of(type(obj))) and getattr(torch.ops.higher_order, operator.name(), None) is obj:
@@ -110,7 +112,15 @@ def refer(obj: Any) -> list[Any]:
                 return ["bound", refer(obj.__self__), obj.__name__]
         if (lead := leading.get(None)) is not None and (way := lead(obj)) is not None:
             return ["of the frame", *way, _content(obj)]
+        if isinstance(obj, type) and (forward := _forward_class(obj)) is not None:
+            return ["backward class", refer(forward)]
     raise NotStorable(f"an object of type {type(obj).__name__} that no name leads to ({_label(obj)})")
+
+
+def _forward_class(cls: type) -> Any:
+    """The `autograd.Function` whose contexts are of this class, which autograd made for it; None of other classes."""
+    forward = namespace_of(cls).get("_forward_cls") if issubclass(cls, torch._C._FunctionBase) else None
+    return forward if isinstance(forward, type) and namespace_of(forward).get("_backward_cls") is cls else None
 
 
 def _content(obj: Any) -> str | None:
@@ -274,6 +284,12 @@ def find(reference: list[Any]) -> Any:
             found = getattr(found, name, None)
         if found is not None and (str(found) != rest[0] or _definition(found) != rest[1]):
             raise Changed(f"the operator {rest[0]} is another one")
+    elif kind == "backward class":
+        found = find(rest[0])._backward_cls
+    elif kind == "custom operator":
+        found = custom_operator(rest[0])
+        if found is not None and _definition(found._opoverload) != rest[1]:
+            raise Changed(f"the operator {rest[0]} is another one")
     elif kind == "higher-order":
         found = getattr(torch.ops.higher_order, rest[1], None) if _module(rest[0]) is not _MISSING else None
     elif kind == "logger":
@@ -325,7 +341,11 @@ def _definition(operator: torch._ops.OpOverload | torch._ops.OpOverloadPacket) -
         texts = [*map(operator_text, overloads)]
     except Unknown as why:
         raise NotStorable(str(why)) from None
-    return hashlib.sha256(repr(texts).encode()).hexdigest()[:32]
+    return text_digest(repr(texts))
+
+
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _digest(obj: Any, module: str) -> str:
@@ -334,7 +354,7 @@ def _digest(obj: Any, module: str) -> str:
         text = json.dumps(_meaning(obj, is_pinned(module), ()))
     except (ValueError, RecursionError) as error:
         raise NotStorable(f"{_label(obj)}, whose constants have no plain text ({error})") from None
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return text_digest(text)
 
 
 def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:

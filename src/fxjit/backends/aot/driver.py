@@ -90,7 +90,6 @@ def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], back
     if result is None and entry is not None and (offer := deferrable()) is not None:
         deferred = _deferred(captured, gm, example_inputs, backend, entry, restore, offer)
         if deferred is not None:
-            recipe.note(None)
             return deferred
     result = result or compile_anew(gm, example_inputs, backend, entry)
     if result.rule is not None:
@@ -105,6 +104,7 @@ def _deferred(captured: torch.fx.GraphModule, gm: torch.fx.GraphModule, example_
               entry: StoreEntry, restore: Callable[[Any], Any] | None, offer: Offer) -> Call | None:
     """`captured` as it is until a helper process has compiled `gm`. The example inputs are let go with this call."""
     aliases, creation = aliased_inputs(gm, example_inputs), creation_records(gm)
+    pending = recipe.PendingRecipe(captured)
 
     def work() -> bytes:
         return entry.message(compile_anew(gm, example_inputs, backend, entry))
@@ -112,8 +112,15 @@ def _deferred(captured: torch.fx.GraphModule, gm: torch.fx.GraphModule, example_
     def build(message: bytes) -> Call:
         result = entry.receive(message)
         if result.rule is not None:
-            rules.report(rules.rule(result.rule), captured, result.because)
+            rule = rules.rule(result.rule)
+            rules.report(rule, captured, result.because)
+            pending.made = recipe.Recipe(captured, rule=rule.decision, because=result.because)
             return eager(captured, ())
+        if entry.is_kept and restore is None:
+            pending.made = recipe.Recipe(gm, key=entry.key, aliases=aliases, creation=creation)
         return compiled_call(result.graphs, result.call, call_context(gm, aliases, result, restore, creation))
 
-    return offer.defer(work, build, eager(captured, ()), abandon=backend.abandon, mends=has_symbols(gm))
+    deferred = offer.defer(work, build, eager(captured, ()), abandon=backend.abandon, mends=has_symbols(gm))
+    if deferred is not None:
+        recipe.note(pending)
+    return deferred

@@ -72,7 +72,15 @@ class SizedRecipe:
     sizes: tuple[tuple[int, int], ...]
 
 
-AnyRecipe: TypeAlias = Recipe | PartsRecipe | RecordedRecipe | SizedRecipe
+@dataclass(slots=True)
+class PendingRecipe:
+    """A graph that runs as it was captured until a helper process has compiled it (tiers/): its recipe once that is known."""
+
+    captured: torch.fx.GraphModule
+    made: Recipe | None = None
+
+
+AnyRecipe: TypeAlias = Recipe | PartsRecipe | RecordedRecipe | SizedRecipe | PendingRecipe
 
 _noted: ContextVar[list[AnyRecipe | None] | None] = ContextVar("noted", default=None)
 

@@ -3,8 +3,8 @@
 The text has the nodes, everything about the inputs but their numbers (which of them share memory, too), and the state of the
 process that decides what torch makes of the nodes; where sizes or numbers vary, also what is known of their symbols
 (`assumptions`): a compile that assumes more of them is one whose guards the text does not have. Whatever might mean another
-thing next time has no text: sizes that data decides, code of the program's own (functions, operators, subclasses of tensors,
-modes), modules, tensors held by the graph.
+thing next time has no text: sizes that data decides, code of the program's own (functions, subclasses of tensors, modes; of
+operators and autograd Functions, what operators.py cannot say all of), modules, tensors held by the graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
@@ -24,10 +24,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from fxjit import process_state, torch_private
+from fxjit.applied import applied_class
 from fxjit.homes import module_of, package_of
 from fxjit.schemas import OBSERVED, inner_graphs
 
-from .operators import TORCHS, Unknown, is_torchs, operator_text
+from .operators import TORCHS, Unknown, function_text, is_torchs, operator_text
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -259,6 +260,8 @@ def _target(node: torch.fx.Node) -> str:
     known = _known().get(id(target))
     if known is not None and known[0] is target and (target in _BUILTINS or _is_torchs(target)):
         return known[1]
+    if (applied := applied_class(target)) is not None:
+        return f"{target.__name__} {_text(function_text, applied)}"
     if isinstance(target, types.FunctionType) and _is_torchs(target) and _by_name(target) is target:
         return f"{module_of(target)}.{target.__qualname__}"
     if isinstance(target, types.FunctionType) and _is_torchs(target) and isinstance(getattr(target, "stands_for", None), str):
@@ -268,8 +271,12 @@ def _target(node: torch.fx.Node) -> str:
 
 def _definition(operator: torch._ops.OpOverload) -> str:
     """The definition of an operator, beside its name."""
+    return "" if operator.namespace in TORCHS else f" {_text(operator_text, operator)}"
+
+
+def _text(text_of: Callable[[Any], str], what: Any) -> str:
     try:
-        return "" if operator.namespace in TORCHS else f" {operator_text(operator)}"
+        return text_of(what)
     except Unknown as why:
         raise NoText(str(why)) from None
 

@@ -139,7 +139,8 @@ class StoredGraph:
         except (NotSerialisable, Unknown) as why:
             return json.dumps({"refused": str(why)}).encode()
         keys = [library for _, library in facts["graphs"].values() if library is not None]
-        return json.dumps({"facts": facts, "libraries": {key: pack(content) for key, content in unshared(keys)}}).encode()
+        libraries = {key: pack(content) for key, content in unshared(keys)}
+        return json.dumps({"facts": facts, "libraries": libraries, "kept": self.is_kept}).encode()
 
     def receive(self, message: bytes) -> CompileResult:
         """The result from a `message`. Raises Refused."""
@@ -151,6 +152,7 @@ class StoredGraph:
         found = self._read(told["facts"])
         if found is None:
             raise Refused("its kernels are gone from the disk")
+        self.is_kept = told["kept"]
         return found
 
 

@@ -1,11 +1,11 @@
-"""Operators of installed packages, as text for graphs on the disk: what AOTAutograd takes from an operator's definition.
+"""Operators and autograd Functions of packages and programs, as text for graphs on the disk: what AOTAutograd takes from them.
 
-That is its schema and the Python functions which say what its results look like and how it is derived; what it does is looked
-up when it is called. A function of an installed package is what its code says, with that of the functions it calls and the
-values of the globals it reads, as far as that is all: its code may read attributes of tensors, of an autograd context and of
-plain values, and call functions that compute their result from their arguments. Where something else decides what it does (the
-environment, a file, a table, an object, another process), and for a function of the program's own, it may be another next time,
-and so may what other registrations do.
+Of an operator that is its schema and the Python functions which say what its results look like and how it is derived; what it
+does is looked up when it is called. Of an `autograd.Function` it is all that the class has. A function is what its code says,
+with its defaults and closure, the functions it calls and the values of the globals it reads, as far as that is all: its code
+may read attributes of tensors, of an autograd context, of classes and of plain values, and call functions that compute their
+result from their arguments. Where something else decides what it does (the environment, a file, a list, an object, another
+process), it may be another next time, and so may what other registrations do.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ import math
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._library.custom_ops import OPDEFS
 from torch._library.simple_registry import singleton
 
+from fxjit import torch_private
 from fxjit.homes import module_of, package_of
 
 #: Namespaces of operators that torch's version says all about.
 TORCHS = ("aten", "prims")
-#: What `torch.library.custom_op` registers by itself.
-_USUAL = frozenset({"Autograd", "Meta", "CompositeExplicitAutograd", "ADInplaceOrView"})
+#: What `torch.library.custom_op` registers by itself, and the code of devices, which runs when the operator is called.
+_USUAL = frozenset({"Autograd", "Meta", "CompositeExplicitAutograd", "ADInplaceOrView", "CPU", "CUDA"})
+_Function: Final[Any] = torch.autograd.Function
+_CustomOpDef: Final[Any] = torch_private.optional("torch._library.custom_ops.CustomOpDef")
 
 
 class Unknown(Exception):
-    """The operator may be another one next time; why."""
+    """The operator or the function may be another one next time; why."""
 
 
 def operator_text(operator: torch._ops.OpOverload) -> str:
@@ -47,12 +49,34 @@ def operator_text(operator: torch._ops.OpOverload) -> str:
     return repr([*texts.values()])
 
 
+def custom_name(obj: Any) -> str | None:
+    """The name of an operator made by `torch.library.custom_op`; None of anything else."""
+    name = getattr(obj, "_qualname", None) if isinstance(obj, _CustomOpDef) else None
+    return name if name is not None and OPDEFS.get(name) is obj else None
+
+
+def custom_operator(name: str) -> Any:
+    """The operator of that name, or None."""
+    return OPDEFS.get(name)
+
+
+def function_text(cls: Any) -> str:
+    """All of an `autograd.Function` that decides what a graph with it compiles to. Raises Unknown."""
+    texts = Texts()
+    _read_class(cls, texts)
+    return repr([*texts.values()])
+
+
 class Texts(dict[Any, str]):
-    """What was read so far, by function and operator; empty while it is being read: some call each other."""
+    """What was read so far, by function, class and operator; empty while it is being read: some call each other."""
 
     def __init__(self) -> None:
         #: Attributes that this code sets, on the autograd context.
         self.set: set[str] = set()
+
+    def place(self, each: Any) -> int:
+        """Which of what was read this is: functions may share their names."""
+        return [*self].index(each)
 
 
 def _read_operator(operator: torch._ops.OpOverload, texts: Texts) -> None:
@@ -70,41 +94,62 @@ def _read_operator(operator: torch._ops.OpOverload, texts: Texts) -> None:
     if entry.torch_dispatch_rules._data or entry.effect.effect is not None:
         raise Unknown(f"the operator {operator}")
     functions = (definition._abstract_fn, definition._setup_context_fn, definition._backward_fn)
-    if any(each is not None and not _is_installed(each) for each in functions):
-        raise Unknown(f"the operator {operator}, whose code is the program's own")
     autocast = sorted((field, str(value)) for field, value in vars(definition).items() if "autocast" in field)
-    for each in functions:
-        if each is not None:
-            _read(each, texts)
-    found = [None if each is None else (module_of(each), each.__qualname__) for each in functions]
+    found = [None if each is None else _meaning(each, texts) for each in functions]
     texts[operator] = repr((str(operator._schema), operator.tags, sorted(registered), autocast, found))
 
 
-def _is_installed(function: Any) -> bool:
-    """Whether a plain function is what the module that it names has in a file of an installed package."""
-    if not isinstance(function, types.FunctionType) or function.__closure__ or not module_of(function):
-        return False
-    file = Path(function.__code__.co_filename)
-    module: Any = sys.modules.get(module_of(function))
-    package: Any = sys.modules.get(package_of(function))
-    if getattr(module, function.__qualname__, None) is not function or getattr(package, "__file__", None) is None:
-        return False
-    home = Path(str(package.__file__)).parent
-    inside = home.parent.name in ("site-packages", "dist-packages") and home in file.parents
-    return inside and _version(home.name) is not None
+#: Of an `autograd.Function`, in this order: a later one reads what an earlier one set on the context.
+_IN_ORDER: Final = ("forward", "setup_context")
+
+
+def _read_class(cls: Any, texts: Texts) -> None:
+    """Adds the text of an `autograd.Function`, and those of what its functions call, to `texts`. Raises Unknown."""
+    if cls in texts:
+        return
+    texts[cls] = ""
+    if type(cls) is not type(_Function):
+        raise Unknown(f"{cls.__qualname__}, of a metaclass of its own")
+    told: list[Any] = [module_of(cls), cls.__qualname__]
+    for base in cls.__mro__[:cls.__mro__.index(_Function)]:
+        members = [(name, value) for name, value in vars(base).items() if not name.startswith("__") and name != "_backward_cls"]
+        for name, value in sorted(members, key=lambda member: member[0] not in _IN_ORDER):
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            told.append((name, type(value).__name__, _meaning(function, texts)))
+    texts[cls] = repr(told)
 
 
 def _read(function: types.FunctionType, texts: Texts) -> None:
     """Adds the function's text, and those of what it calls, to `texts`. Raises Unknown where that is not all."""
     if function in texts:
         return
-    package = package_of(function)
     code = hashlib.sha256(marshal.dumps(function.__code__, 2)).hexdigest()  # 2: of equal code the same bytes
     texts[function] = ""
     values = [_value(each) for each in (function.__defaults__, function.__kwdefaults__)]
     values += [f"{name} {_meaning(value, texts)}" for name, value in vars(function).items()]
-    read = [f"{name} {_meaning(value, texts)}" for name, value in _globals_of(function, function.__code__, texts.set)]
-    texts[function] = repr((module_of(function), function.__qualname__, _version(package), code, values, sorted(set(read))))
+    values += [f"{name} {_meaning(value, texts)}" for name, value in _cells(function)]
+    read = () if _is_decorators(function) else _globals_of(function, function.__code__, texts.set)
+    globals_ = [f"{name} {_meaning(value, texts)}" for name, value in read]
+    texts[function] = repr((module_of(function), function.__qualname__, _version(package_of(function)), code, values,
+                            sorted(set(globals_))))
+
+
+def _cells(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The closure. Raises Unknown."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            raise Unknown(f"{function.__qualname__}, whose {name} has no value") from None
+
+
+def _is_decorators(function: types.FunctionType) -> bool:
+    """Whether the code is that of a decorator of torch's around a function (`once_differentiable`, `custom_fwd`): the version
+    of torch says what its globals are."""
+    module = sys.modules.get(str(function.__globals__.get("__name__")))
+    file = getattr(module, "__file__", None)
+    torchs = module is not None and vars(module) is function.__globals__ and module.__name__.partition(".")[0] == "torch"
+    return torchs and file is not None and function.__code__.co_filename == file
 
 
 _UNREADABLE = ("STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_BUILD_CLASS", "LOAD_SUPER_ATTR", "MATCH_CLASS")
@@ -131,16 +176,30 @@ def _globals_of(function: types.FunctionType, code: types.CodeType, attributes: 
                 raise Unknown(f"{function.__qualname__}, which reads {name}")
             value = space[name]
             for behind, after in enumerate(steps[at + 1:], at + 1):
-                if not isinstance(value, _PLACES):
-                    break
-                if after.opname not in _ATTRIBUTES or not hasattr(value, str(after.argval)):
+                found = _member(value, str(after.argval)) if after.opname in _ATTRIBUTES else _MISSING
+                if found is _MISSING:
                     break
                 led_through.add(behind)
-                name, value = f"{name}.{after.argval}", getattr(value, str(after.argval))
+                name, value = f"{name}.{after.argval}", found
             yield name, value
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
             yield from _globals_of(function, each, attributes)
+
+
+_MISSING: Final = object()
+
+
+def _member(place: Any, name: str) -> Any:
+    """What such a place has under a name, or a class of the program's for itself: a metaclass of its own may do anything."""
+    if isinstance(place, _PLACES):
+        return getattr(place, name, _MISSING)
+    if type(place) not in (type, type(_Function)) or package_of(place) in _PACKAGES or _is_fixed(place):
+        return _MISSING
+    found = next((vars(base)[name] for base in place.__mro__ if name in vars(base)), _MISSING)
+    if found is vars(_Function)["apply"]:
+        return found.__get__(None, place)
+    return found.__func__ if isinstance(found, staticmethod) else found
 
 
 #: What derivatives and shape functions handle: none of their attributes but the special ones leads to anything else.
@@ -181,13 +240,21 @@ def _meaning(value: Any, texts: Texts) -> str:
             _read_operator(value, texts)
         return str(value)
     if isinstance(value, types.FunctionType) and not is_torchs(value):
-        if not _is_installed(value):
-            raise Unknown(f"the function {value.__qualname__}, which is the program's own")
         _read(value, texts)
-        return value.__qualname__
+        return f"{value.__qualname__} {texts.place(value)}"
+    if (cls := _applied(value)) is not None:
+        _read_class(cls, texts)
+        return f"{cls.__qualname__}.apply {texts.place(cls)}"
     if isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)) and _is_fixed(value):
         return f"{module_of(value)} {value.__qualname__}"
     return _value(value)
+
+
+def _applied(value: Any) -> Any:
+    """The class of an `autograd.Function` whose `apply` this is; None of anything else."""
+    cls = getattr(value, "__self__", None)
+    is_function = isinstance(cls, type) and issubclass(cls, _Function) and getattr(value, "__name__", "") == "apply"
+    return cls if is_function and value == vars(_Function)["apply"].__get__(None, cls) else None
 
 
 def _is_fixed(value: type | types.BuiltinFunctionType | types.FunctionType) -> bool:
@@ -233,6 +300,6 @@ _TORCHS_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.devic
 @functools.cache
 def _version(package: str) -> str | None:
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version(package) if package else None
     except importlib.metadata.PackageNotFoundError:
         return None

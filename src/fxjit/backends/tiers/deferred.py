@@ -46,6 +46,12 @@ class Offer:
     def __init__(self, function: str, refused: Callable[[bool], None]) -> None:
         self.function, self.refused = function, refused
         self.deferred: list[Deferred] = []
+        #: Told of each graph whose code is exchanged.
+        self.exchanges = Exchanges()
+
+    def once_exchanged(self, call: Callable[[], object]) -> None:
+        """Calls `call` once compiled code is in place for all of the frame's graphs: not if one stays as it was captured."""
+        self.exchanges.call_after(len(self.deferred), call)
 
     def defer(self, work: Callable[[], bytes], build: Callable[[bytes], Call], captured: Call, *, abandon: Callable[[], object],
               mends: bool) -> Call | None:
@@ -60,6 +66,30 @@ class Offer:
         deferred = Deferred(self, helper, build, captured, mends)
         self.deferred.append(deferred)
         return deferred.exchangeable()
+
+
+class Exchanges:
+    """How many graphs of an offer have compiled code, and what is called when all have."""
+
+    def __init__(self) -> None:
+        self._made, self._wanted = 0, 0
+        self._call: Callable[[], object] | None = None
+        self._lock = threading.Lock()
+
+    def call_after(self, wanted: int, call: Callable[[], object]) -> None:
+        self._wanted, self._call = wanted, call
+        self._look(0)
+
+    def count(self) -> None:
+        self._look(1)
+
+    def _look(self, more: int) -> None:
+        with self._lock:
+            self._made += more
+            call = self._call if self._made >= self._wanted else None
+            self._call = None if call is not None else self._call
+        if call is not None:
+            call()
 
 
 _offer: ContextVar[Offer | None] = ContextVar("offer", default=None)
@@ -88,7 +118,7 @@ class Deferred:
 
     def __init__(self, offer: Offer, helper: Helper, build: Callable[[bytes], Call], captured: Call, mends: bool) -> None:
         self.function, self.captured = offer.function, captured
-        self.refused, self.mends = offer.refused, mends
+        self.refused, self.mends, self.exchanges = offer.refused, mends, offer.exchanges
         self.helper: Helper | None = helper
         self.build: Callable[[bytes], Call] | None = build
         #: What the entry's next call runs, but for the look whether there is something else to run.
@@ -157,6 +187,7 @@ class Deferred:
             self._exchange(compiled, "runs compiled code")
             counters["tiers"]["exchanged"] += 1
             log.info("%s: its compiled code is in place, %.2f s after the first call", self.function, spent)
+            self.exchanges.count()
 
     def _exchange(self, target: Call, tier: str) -> None:
         """From the next call on `target` is called; nothing is waited for any more."""

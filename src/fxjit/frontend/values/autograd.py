@@ -8,11 +8,12 @@ because of a dry run: they are traced, and the operators discarded. Where that c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
+from fxjit.applied import apply_function
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
@@ -160,14 +161,3 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> list[Val
     t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
     set_grad_mode(t, True)
     return ctx.dirty
-
-
-def apply_function(cls: Any) -> Callable[..., Any]:
-    """The function that a graph calls for `cls.apply`: FX wants one with a name and a module."""
-    def apply(*args: Any) -> Any:
-        return cls.apply(*args)
-
-    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
-    apply.is_opaque = True  # type: ignore[attr-defined]  # it runs the program's own code (schemas.py)
-    apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (aot/rules.py)
-    return apply
