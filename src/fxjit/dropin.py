@@ -213,3 +213,12 @@ def _forward(theirs: str, ours: str, value: Any) -> None:
         setattr(getattr(config, group) if group else config, name, known)
     except errors.ConfigError as error:
         warnings.warn(f"{theirs} = {value!r} has no effect on fxjit: {error}", stacklevel=3)
+
+
+def ignore_arguments(function: str, arguments: Mapping[str, Any]) -> None:
+    """Says that arguments of torch.compile have no effect here. What is none of any torch is an error, as there."""
+    for name in arguments:
+        if surface.decision("torch.compile", name) is None:
+            raise TypeError(f"{function.rpartition('.')[2]}() got an unexpected keyword argument '{name}'")
+    if arguments:
+        warnings.warn(f"fxjit ignores these arguments of {function}: {', '.join(arguments)}.", stacklevel=3)

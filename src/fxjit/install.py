@@ -216,8 +216,7 @@ def _torch_compile(
     if not installed() or _torchs_own.applies_to(callers_globals(wrapper_codes(sys.modules["torch"].compile)), model):
         return _torchs_own(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
                            disable=disable, nopython=nopython, **unused)
-    if unused:
-        warnings.warn(f"fxjit ignores these arguments of torch.compile: {', '.join(unused)}.", stacklevel=2)
+    dropin.ignore_arguments("torch.compile", unused)
     fullgraph = fullgraph if nopython is None else nopython
     chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic)
     if model is None:
@@ -272,8 +271,7 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs["fullgraph"] = kwargs["nopython"]
     kwargs.pop("nopython", None)
     known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
-    if kwargs:
-        warnings.warn(f"fxjit ignores these arguments of nn.Module.compile: {', '.join(kwargs)}.", stacklevel=2)
+    dropin.ignore_arguments("nn.Module.compile", kwargs)
     compile_in_place(self, region_options(_our_backend(backend), options=options, **known))
 
 

@@ -147,3 +147,16 @@ def test_exports_go_through_compiled_callables(strict):
     for program in (model, Around(model)):
         exported = torch.export.export(program, (X,), strict=strict)
         torch.testing.assert_close(exported.module()(X), program(X))
+
+
+def test_arguments_that_torch_never_had_are_errors():
+    fxjit.install()
+    try:
+        with pytest.raises(TypeError, match=r"compile\(\) got an unexpected keyword argument 'fullgraf'"):
+            torch.compile(lambda x: x, fullgraf=True)
+        with pytest.raises(TypeError, match="'fullgraf'"):
+            Model().compile(fullgraf=True)
+        with pytest.warns(UserWarning, match="ignores these arguments of torch.compile: recompile_limit"):
+            torch.compile(lambda x: x, recompile_limit=3)
+    finally:
+        fxjit.uninstall()
