@@ -74,7 +74,7 @@ def short(value: object, limit: int = 60) -> str:
     """`value` for a message of one line. Never runs a user's `__repr__`."""
     if isinstance(value, type):
         return type.__dict__["__name__"].__get__(value)  # type: ignore[no-any-return]  # a descriptor of C
-    if isinstance(value, str | bytes) and len(value) > limit:
+    if isinstance(value, str | bytes) and type(value) in (str, bytes) and len(value) > limit:
         value = value[:limit]
     if is_plain(value):
         text = repr(value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -453,7 +453,7 @@ def stored_keys(container: Any) -> Iterable[Any]:
 def stored_length(container: Any) -> int:
     """How many items it holds, without the class's own `__len__`."""
     kind: Any
-    for kind in (list, tuple, dict, set, frozenset):
+    for kind in (list, tuple, dict, set, frozenset, deque):
         if isinstance(container, kind):
             return int(kind.__len__(container))
     return len(container)

@@ -132,6 +132,7 @@ METHODS["__getitem__"] = _slot(protocol.getitem, "__getitem__")
 METHODS["__hash__"] = _slot(protocol.hash_)
 METHODS["__repr__"] = _slot(protocol.repr_)
 METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor-data", function="format"))
+METHODS["is_set_to"] = lambda t, x, args, kwargs: t.break_("tensor-data", function="Tensor.is_set_to")  # fake ones are not
 METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)), "__contains__")
 for _op in ("int", "float", "complex", "index"):
     METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op))

@@ -18,7 +18,7 @@ from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.deques import DequeValue
 from fxjit.frontend.values.descriptors import metaclass_of
 from fxjit.frontend.values.functions import MethodValue
-from fxjit.frontend.values.iteration import SequenceIteratorValue
+from fxjit.frontend.values.iteration import IndexIteratorValue, SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
 from fxjit.frontend.values.objects import UserObjectValue
@@ -269,8 +269,7 @@ def reversed_(t: Tracer, values: Value, /) -> Value:
     elif not hasattr(values.pytype(), "__getitem__") or not hasattr(values.pytype(), "__len__"):
         t.raise_(TypeError, f"'{values.pytype().__name__}' object is not reversible")
     else:
-        items = [protocol.getitem(t, values, t.make(i)) for i in range(as_index(t, protocol.length(t, values)))]
-        from_values = TupleValue(items)
+        return IndexIteratorValue(values, as_index(t, protocol.length(t, values)) - 1, -1)
     assert isinstance(from_values, TupleValue)
     return SequenceIteratorValue(from_values, len(from_values.items) - 1, -1)
 

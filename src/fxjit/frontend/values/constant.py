@@ -29,7 +29,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrap import wraps, wraps_if
-from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
+from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
 
 #: Compared by type and value.
@@ -134,9 +134,11 @@ class ConstantValue(Value):
         raw, owner = descriptors.look_up(t, type(member), name)
         place = f"_{name}_" if owner is enum.Enum and name in ("name", "value") else name
         namespace = instance_dict(member)
+        root = self.source or ConstSource(member, str(type(member).__qualname__))
         if place in namespace and not isinstance(raw, property):
-            root = self.source or ConstSource(member, str(type(member).__qualname__))
             return t.wrap(namespace[place], ItemSource(InstanceDictSource(root), place)).realize()
+        if not name.startswith("__") and not isinstance(raw, property):
+            t.guard(InstanceHasAttr(root, place, False))
         if owner is not None and isinstance(raw, (types.FunctionType, property)) and owner is not enum.Enum:
             return descriptors.bind(t, raw, owner, name, self, t.make(type(member)))
         return None

@@ -235,7 +235,8 @@ def set_deque(target: Any, items: tuple[Any, ...]) -> None:
 @wraps(collections.deque)
 def wrap_deque(t: Tracer, obj: collections.deque[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    t.guard(LengthIs(source, len(obj)))
+    t.guard(LengthIs(source, collections.deque.__len__(obj)))
     bound = t.wrap(obj.maxlen, AttrSource(source, "maxlen"))
     maxlen = None if obj.maxlen is None else as_index(t, bound)
-    return DequeValue([Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(obj)], source, maxlen)
+    return DequeValue([Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(collections.deque.__iter__(obj))],
+                      source, maxlen)

@@ -202,30 +202,35 @@ def exhausted_iterator(cls: type) -> Iterator[Any]:
 
 
 class IndexIteratorValue(IteratorValue):
-    """iter() of an object that has `__getitem__` and no `__iter__`: items from 0 on, until IndexError."""
+    """iter() of an object that has `__getitem__` and no `__iter__`: items from 0 on, until IndexError. And reversed() of one:
+    items down to 0."""
 
-    cls = type(iter(_Nothing()))
-
-    def __init__(self, sequence: Value) -> None:
+    def __init__(self, sequence: Value, index: int = 0, step: int = 1) -> None:
         super().__init__()
         self.sequence = sequence
-        self.index = 0
+        self.index = index
+        self.step = step
+
+    def pytype(self) -> type:
+        return type(iter(_Nothing())) if self.step > 0 else reversed
 
     def advance(self, t: Tracer) -> Value | None:
+        if self.index < 0:
+            return None
         try:
             item = protocol.getitem(t, self.sequence, t.make(self.index))
         except Raised as raised:
             if issubclass(raised.value.pytype(), (IndexError, StopIteration)):
                 return None
             raise
-        self.index += 1
+        self.index += self.step
         return item
 
     def rebuild(self, cg: Rebuilder) -> None:
         if self.exhausted:
-            cg.call(exhausted_iterator, self.cls)
+            cg.call(exhausted_iterator, self.pytype())
         else:
-            cg.call(iterator_at, self.sequence, self.index)
+            cg.call(iterator_at if self.step > 0 else reversed_at, self.sequence, self.index)
 
 
 def _clear_counts() -> bool:

@@ -563,7 +563,7 @@ class FoundListValue(ListValue):
         if self._unseen is not None:
             (t, obj), self._unseen = self._unseen, None
             assert self.source is not None
-            t.guard(LengthIs(self.source, len(obj)))
+            t.guard(LengthIs(self.source, list.__len__(obj)))
             self._items[:0] = lazy_items(t, obj, self.source)
         return self._items
 

@@ -23,7 +23,7 @@ from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.set_history import History
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, KeysAre, LengthIs, SetIs, TypeIs
-from fxjit.guards.source import DictKeySource, Source
+from fxjit.guards.source import DictKeySource, Source, stored_keys, stored_length
 
 _OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "&": operator.and_, "|": operator.or_, "-": operator.sub, "^": operator.xor,
@@ -114,7 +114,7 @@ class SetValue(Value):
         """The order of a set that was given and has not changed: guarded, beside the elements."""
         if self.given is None or self.source is None:
             return None
-        keys = list(self.given)
+        keys = list(stored_keys(self.given))
         if len(keys) > 1:
             t.guard(KeysAre(self.source, tuple(keys)))
         return keys
@@ -401,11 +401,11 @@ class SourcedSetValue(SetValue):
         obj, source = self._obj, self.source
         assert source is not None
         if obj is not None:
-            values = [self._t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(obj)]
+            values = [self._t.wrap(item, DictKeySource(source, index)) for index, item in enumerate(stored_keys(obj))]
             self._obj = None
             try:
                 self._fill(self._t, values, None)
-                for item in obj:
+                for item in stored_keys(obj):
                     if _hashes_itself(item):
                         self._guard_found(obj, item)
             except BaseException:  # a break too: the set is looked at anew then
@@ -543,11 +543,12 @@ def wrap_set(t: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value
     t.guard(TypeIs(source, type(obj)))
     cls: type = set if isinstance(obj, set) else frozenset  # also for the builtin part of an instance of a subclass
     if _keyed_by_itself(obj):
-        t.guard(SetIs(source, frozenset(obj)))
-        found = SetValue(t, [t.make(item) for item in obj], cls, source, obj)
+        items = list(stored_keys(obj))
+        t.guard(SetIs(source, frozenset(items)))
+        found = SetValue(t, [t.make(item) for item in items], cls, source, obj)
         found.given = obj
         return found
-    t.guard(LengthIs(source, len(obj)))
+    t.guard(LengthIs(source, stored_length(obj)))
     return SourcedSetValue(t, obj, cls, source)
 
 
@@ -557,4 +558,4 @@ def make_set(t: Tracer, obj: set[Any] | frozenset[Any]) -> Value:
 
 
 def _keyed_by_itself(obj: set[Any] | frozenset[Any]) -> bool:
-    return all(is_plain_constant(item) or isinstance(item, type) for item in obj)
+    return all(is_plain_constant(item) or isinstance(item, type) for item in stored_keys(obj))
