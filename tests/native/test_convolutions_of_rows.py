@@ -7,11 +7,13 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fxjit
 from fxjit import config
 from fxjit.backends.native.choose import channels_last
+from fxjit.backends.native.passes.convolution import convolve_rows
 from fxjit.counters import counters
 
 
@@ -63,6 +65,41 @@ def test_a_network_of_sounds_is_as_in_eager(layout):
     for eager, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4)
         assert mine.stride() == eager.stride()
+
+
+@pytest.mark.parametrize(("groups", "affine"), [(4, True), (24, True), (24, False), (1, True)])
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("place", ["first", "between", "last"])
+def test_group_norms_beside_convolutions(layout, place, dims, groups, affine):
+    """ATen's derivative reads the gradients as the images' strides suggest, whatever theirs are."""
+    torch.manual_seed(0)
+    convolution = nn.Conv1d if dims == 1 else nn.Conv2d
+    norm = nn.GroupNorm(groups, 24, affine=affine)
+    layers = {"first": [norm, convolution(24, 16, 3, 2)], "last": [convolution(24, 24, 3), norm],
+              "between": [convolution(24, 24, 3), norm, nn.GELU(), convolution(24, 16, 3, 2), nn.GroupNorm(4, 16)]}[place]
+    model, x = nn.Sequential(*layers), torch.randn(3, 24, *[12] * dims)
+    found = []
+    for module in (copy.deepcopy(model), fxjit.compile(copy.deepcopy(model), fullgraph=True, dynamic=False)):
+        leaf = x.clone().requires_grad_()
+        y = module(leaf)
+        (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+        with torch.no_grad():
+            found.append([y.detach(), module(x), leaf.grad, *(each.grad for each in module.parameters())])
+    for eager, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4)
+        assert mine.stride() == eager.stride()
+
+
+def test_a_group_norm_keeps_channels_last(layout):
+    def call(x, first, second):
+        return F.conv1d(F.group_norm(F.conv1d(x, first), 24), second)
+
+    graph = make_fx(call, tracing_mode="fake")(torch.randn(2, 20, 30), torch.randn(24, 20, 3), torch.randn(16, 24, 3)).graph
+    convolve_rows(graph)
+    channels_last.use_channels_last(graph)
+    (norm,) = graph.find_nodes(op="call_function", target=torch.ops.aten.native_group_norm.default)
+    is_last = norm.meta["val"][0].is_contiguous(memory_format=torch.channels_last)
+    assert is_last is (channels_last.CHANNELS_LAST_WORK == 0)
 
 
 @pytest.mark.parametrize("strides", ["plain", "times last", "every second", "expanded"])

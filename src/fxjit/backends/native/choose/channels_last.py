@@ -30,8 +30,10 @@ THIN = 16
 _OF_STRIDES = frozenset(("as_strided.default", "as_strided_scatter.default", "view.dtype"))
 #: Operators of ATen alone whose numbers the strides do not change.
 _OF_ANY_LAYOUT = frozenset((
-    "linear.default", "convolution.default", "convolution_backward.default", "native_group_norm_backward.default",
+    "linear.default", "convolution.default", "convolution_backward.default",
 ))  # fmt: skip
+#: Operators of ATen alone that read a gradient and images as if both were laid out as the images' strides suggest.
+_OF_ONE_LAYOUT = frozenset((aten.native_group_norm_backward.default,))
 #: Operators whose images are turned, and how many of their first arguments are images.
 _IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
@@ -147,6 +149,8 @@ class _Rewriter:
             if node in self.turned:
                 for at in range(_IMAGES[node.target]):  # type: ignore[index]  # its target is one of these
                     node.update_arg(at, self.last(node.args[at]))  # type: ignore[arg-type]  # a node
+            elif node.target in _OF_ONE_LAYOUT and not node.kwargs:
+                self.lay_out_alike(node)
             elif not _takes_any_layout(node):
                 node.args = torch.fx.node.map_arg(node.args, self.as_before)
                 node.kwargs = torch.fx.node.map_arg(node.kwargs, self.as_before)
@@ -161,6 +165,15 @@ class _Rewriter:
         if [_strides(each) for each in old] != [_strides(each) for each in now]:
             self.before[node] = node.meta["val"]
         node.meta["val"] = value
+
+    def lay_out_alike(self, node: torch.fx.Node) -> None:
+        """Gradients channels last where the images are; all as it was where those are neither plain nor channels last."""
+        gradients, images, *others = node.args
+        value: Any = images.meta["val"]  # type: ignore[union-attr]  # a node
+        if value.dim() == 4 and _last(value):
+            node.args = (self.last(gradients), images, *torch.fx.node.map_arg(others, self.as_before))  # type: ignore[arg-type]  # nodes
+        else:
+            node.args = torch.fx.node.map_arg(node.args, self.as_before)
 
     def calculated(self, node: torch.fx.Node) -> Any:
         target: Any = node.target

@@ -35,9 +35,9 @@ def convolve_rows(graph: torch.fx.Graph) -> None:
                 found = _convolve_row(graph, node, images) or found
     if not found:
         return
-    for target, make in ((aten.constant_pad_nd.default, _pad_row), (aten.cat.default, _join_rows)):
+    for target, (make, first) in _BETWEEN.items():
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if not node.kwargs and all(_is_dense(_value(each), 3) for each in node.all_input_nodes):
+            if not node.kwargs and all(_is_dense(_value(each), 3) for each in node.all_input_nodes[:first]):
                 _put_in_place(graph, node, functools.partial(make, node))
 
 
@@ -52,6 +52,25 @@ def _join_rows(node: torch.fx.Node, call: Calls) -> torch.fx.Node:
     parts, *dims = arguments
     dim = dims[0] % 3 if dims else 0
     return call(node.target, [call(aten.unsqueeze.default, each, 2) for each in parts], dim + dim // 2)
+
+
+def _norm_rows(node: torch.fx.Node, call: Calls) -> torch.fx.Node:
+    x, *others = node.args
+    return call(node.target, call(aten.unsqueeze.default, x, 2), *others)
+
+
+def _norm_rows_backward(node: torch.fx.Node, call: Calls) -> torch.fx.Node:
+    grad, x, *others = node.args
+    return call(node.target, *(call(aten.unsqueeze.default, each, 2) for each in (grad, x)), *others)
+
+
+#: What stands between convolutions and keeps the layout of images, and how many of its first arguments are images.
+_BETWEEN: dict[Any, tuple[Callable[..., torch.fx.Node], int | None]] = {
+    aten.constant_pad_nd.default: (_pad_row, 1),
+    aten.cat.default: (_join_rows, None),
+    aten.native_group_norm.default: (_norm_rows, 1),
+    aten.native_group_norm_backward.default: (_norm_rows_backward, 2),
+}
 
 
 def _convolve_row(graph: torch.fx.Graph, node: torch.fx.Node, images: int) -> bool:
@@ -77,7 +96,8 @@ def _put_in_place(graph: torch.fx.Graph, node: torch.fx.Node, make: Callable[[Ca
         call = Calls(graph, node)
         new = make(call)
         taken = [call(operator.getitem, new, each.args[1]) if items else new for each in results]
-        by = [each if each.meta["val"].dim() == 1 else call(aten.squeeze.dim, each, 2) for each in taken]
+        by = [now if now.meta["val"].dim() == each.meta["val"].dim() else call(aten.squeeze.dim, now, 2)
+              for now, each in zip(taken, results, strict=True)]
     if any(now.meta["val"].stride() != each.meta["val"].stride() for now, each in zip(by, results, strict=True)):
         while node.prev is not before:
             graph.erase_node(node.prev)
