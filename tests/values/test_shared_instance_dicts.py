@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same
 
 import fxjit
 
@@ -185,3 +186,47 @@ def test_slots_beside_a_shared_dict():
         return str((function(torch.ones(1), a, b), a.place, b.place, a.__dict__))
 
     assert run(fxjit.compile(program, backend="eager")) == run(program)
+
+
+class Empty:
+    first = 1
+    second = 0
+
+
+LOOKS = [
+    list, sorted, len, tuple, set, dict, repr, bool, lambda d: list(d.keys()), lambda d: sorted(d.items()),
+    lambda d: [*d.values()], lambda d: [key for key in d], lambda d: "first" in d, lambda d: d.get("second"), lambda d: {**d},
+    lambda d: next(iter(d), None), lambda d: list(enumerate(d)), lambda d: max(d, default=None), lambda d: [*reversed(d)],
+    lambda d: d == {"first": 2, "second": 3},
+]  # fmt: skip
+
+
+def writes(owner):
+    owner.first = 2
+    owner.second = 3
+
+
+def writes_and_deletes(owner):
+    owner.second = 3
+    owner.first = 2
+    del owner.second
+
+
+def writes_nothing(owner):
+    pass
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("write", [writes, writes_and_deletes, writes_nothing], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("make", [Empty, lambda: lambda: None], ids=["object", "function"])
+def test_what_was_written_is_in_a_dict_that_was_empty(look, write, make):
+    def program(x, owner):
+        write(owner)
+        return x + 1, look(owner.__dict__), look(vars(owner))
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager")
+    ours, eagers = make(), make()
+    for _ in range(3):
+        assert_same(program(torch.ones(2), eagers), compiled(torch.ones(2), ours))
+        assert list(vars(ours).items()) == list(vars(eagers).items())

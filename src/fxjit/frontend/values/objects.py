@@ -655,6 +655,9 @@ class InstanceDictValue(DictValue):
                 items[name] = (self._t.make(name), value)
         return items
 
+    def in_order(self) -> dict[HashKey, tuple[Value, Value]]:
+        return self.items
+
     def find(self, t: Tracer, key: Value) -> tuple[Value, Value] | None:
         name = key.as_constant() if key.is_constant() else None
         self._look_at(name if isinstance(name, str) else None)
