@@ -135,3 +135,41 @@ def test_a_write_makes_an_argument_no_leaf(backend: str) -> None:
         for run in (function, fxjit.compile(function, backend=backend, fullgraph=True)):
             results.append(run(torch.ones(3), torch.ones(3, requires_grad=True)))
         torch.testing.assert_close(results[1], results[0])
+
+
+def changed(x):
+    y = x * 2
+    before = y.grad_fn
+    y.add_(1)
+    return before is not None and type(before).__name__, type(y.grad_fn).__name__, before is y.grad_fn, y
+
+
+GRAD_FN = {
+    "whether there is one": lambda x: (x.grad_fn is None, (x * 2).grad_fn is not None, 1 if (x * 2).grad_fn else 0, x + 1),
+    "its class": lambda x: (type((x * 2).grad_fn).__name__, isinstance((x * 2).grad_fn, torch.autograd.graph.Node), x + 1),
+    "without gradients": lambda x: ((x * 2).detach().grad_fn, x + 1),
+    "of one that is written to": changed,
+}
+
+
+@pytest.mark.parametrize("program", GRAD_FN.values(), ids=GRAD_FN)
+def test_what_is_known_of_grad_fn(program):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    leaf = torch.arange(3.0, requires_grad=True)
+    for x in (leaf, leaf * 2, torch.arange(3.0), leaf + 1, leaf):
+        expected, actual = program(x), compiled(x)
+        assert actual[:-1] == expected[:-1] and torch.equal(actual[-1], expected[-1])
+
+
+def test_a_grad_fn_that_leaves_is_read_after_the_graph():
+    def program(x):
+        y = x * 2
+        before = y.grad_fn
+        y.add_(1)
+        return before.name(), before, y
+
+    fxjit.reset()
+    x = torch.arange(3.0, requires_grad=True)
+    expected, actual = program(x), fxjit.compile(program, backend="eager")(x)
+    assert actual[0] == expected[0] and type(actual[1]) is type(expected[1])

@@ -521,14 +521,40 @@ def _grad(value: TensorValue, t: Tracer) -> Value:
     return t.wrap(value.real.grad, value.source_of("grad"))
 
 
+class AutogradNodeValue(UntraceableValue):
+    """`tensor.grad_fn`: there is one, of this class. It is made when the compiled graph runs, and no code can read it later."""
+
+    is_suspended = True
+
+    def __init__(self, t: Tracer, tensor: TensorValue, node: Any) -> None:
+        super().__init__(node, None, "value-attribute", name="grad_fn", value=tensor.describe(), type=tensor.cls.__name__,
+                         why="the autograd graph is made when the compiled graph runs")
+        self.created_step, self.created_index, self.created_at = t.here()
+        t.new_source_state("generators").setdefault("all", []).append(self)
+
+    def has_cleanup(self) -> bool:
+        """Never: its end is not observable."""
+        return False
+
+    def why_before(self) -> tuple[str, dict[str, object]]:
+        """The reason for a stop before it is read."""
+        return self.reason, self.context
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(True)
+
+
 def _grad_fn(value: TensorValue, t: Tracer) -> Value:
-    subject = value.real if value.real is not None else value.fake
-    if subject.grad_fn is not None:
-        t.break_("value-attribute", name="grad_fn", value=value.describe(), type=value.cls.__name__,
-                 why="the autograd graph is made when the compiled graph runs")
+    node = (value.real if value.real is not None else value.fake).grad_fn
     if value.source is not None:
-        t.guard(ConstIs(value.source_of("grad_fn"), None))
-    return t.make(None)
+        source = value.source_of("grad_fn")
+        t.guard(ConstIs(source, None) if node is None else TypeIs(source, type(node)))
+    if node is None:
+        return t.make(None)
+    nodes: dict[Any, Any] = t.new_source_state("autograd nodes")
+    if node not in nodes:
+        nodes[node] = AutogradNodeValue(t, value, node)
+    return cast(Value, nodes[node])
 
 
 def _nbytes(value: TensorValue, t: Tracer) -> Value:
