@@ -157,9 +157,11 @@ def operator_count(t: Tracer, values: Value, wanted: Value, /) -> Value:
 
 @function(operator.indexOf)
 def operator_index_of(t: Tracer, values: Value, wanted: Value, /) -> Value:
-    for index, item in enumerate(protocol.unpack(t, values)):
+    items, index = protocol.iter_(t, values), 0
+    while (item := protocol.next_(t, items)) is not None:  # which need not have an end
         if protocol.equal(t, item, wanted):
             return t.make(index)
+        index += 1
     t.raise_(ValueError, "sequence.index(x): x not in sequence")
 
 

@@ -14,14 +14,10 @@ _missing: Any = functools.singledispatch  # an object that nobody passes as an i
 @polyfill(functools.reduce)
 def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial: Any = _missing, /) -> Any:
     items = iter(iterable)
-    if initial is _missing:
-        for value in items:
-            break
-        else:
-            raise TypeError("reduce() of empty iterable with no initial value")
-    else:
-        value = initial
-    for item in items:
+    value = next(items, _missing) if initial is _missing else initial
+    if value is _missing:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    while (item := next(items, _missing)) is not _missing:  # a loop over it would call an `__iter__` of the program's again
         value = function(value, item)
     return value
 

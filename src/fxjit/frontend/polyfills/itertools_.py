@@ -1,13 +1,19 @@
-"""itertools in plain Python: what values/iterators.py has no value for. Each gives a generator."""
+"""itertools in plain Python: what values/iterators.py has no value for. Each gives a generator.
+
+An iterator is made once, and asked by `next` from then on: a loop over it would call an `__iter__` of the program's once more,
+which may begin anew.
+"""
 
 from __future__ import annotations
 
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from fxjit.frontend.values.calls import polyfill, stands_for
+
+_END: Final[Any] = object()
 
 
 @polyfill(itertools.islice)
@@ -42,12 +48,11 @@ def _islice(items: Iterator[Any], start: int, stop: int | None, step: int) -> It
     while stop is None or index < stop:
         if wanted >= index and stop is not None and wanted >= stop:
             for _ in range(stop - index):  # what is skipped at the end is consumed as well
-                for _item in items:
+                if next(items, _END) is _END:
                     break
             return
-        for item in items:
-            break
-        else:
+        item = next(items, _END)
+        if item is _END:
             return
         if index == wanted:
             wanted += step
@@ -63,12 +68,11 @@ def accumulate(iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None =
 
 def _accumulate(items: Iterator[Any], func: Callable[[Any, Any], Any], total: Any) -> Iterator[Any]:
     if total is None:
-        for total in items:
-            break
-        else:
+        total = next(items, _END)
+        if total is _END:
             return
     yield total
-    for item in items:
+    while (item := next(items, _END)) is not _END:
         total = func(total, item)
         yield total
 
@@ -80,9 +84,7 @@ def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
 
 @stands_for(itertools.takewhile)
 def _takewhile(predicate: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
-    for item in items:
-        if not predicate(item):
-            break
+    while (item := next(items, _END)) is not _END and predicate(item):
         yield item
 
 
@@ -93,12 +95,11 @@ def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
 
 @stands_for(itertools.dropwhile)
 def _dropwhile(predicate: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Any]:
-    for item in items:
-        if not predicate(item):
-            yield item
-            break
-    for item in items:
+    while (item := next(items, _END)) is not _END and predicate(item):
+        pass
+    while item is not _END:
         yield item
+        item = next(items, _END)
 
 
 @polyfill(itertools.starmap)
@@ -108,7 +109,7 @@ def starmap(function: Callable[..., Any], iterable: Iterable[Any], /) -> Iterato
 
 @stands_for(itertools.starmap)
 def _starmap(function: Callable[..., Any], items: Iterator[Any]) -> Iterator[Any]:
-    for args in items:
+    while (args := next(items, _END)) is not _END:
         yield function(*tuple(args))
 
 
@@ -119,7 +120,7 @@ def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
 
 @stands_for(itertools.compress)
 def _compress(data: Iterator[Any], selectors: Iterator[Any]) -> Iterator[Any]:
-    for item, selected in zip(data, selectors):
+    while (item := next(data, _END)) is not _END and (selected := next(selectors, _END)) is not _END:
         if selected:
             yield item
 
@@ -131,11 +132,8 @@ def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
 
 @stands_for(itertools.pairwise)
 def _pairwise(items: Iterator[Any]) -> Iterator[Any]:
-    for before in items:
-        break
-    else:
-        return
-    for item in items:
+    before = next(items, _END)
+    while before is not _END and (item := next(items, _END)) is not _END:
         yield before, item
         before = item
 
@@ -152,10 +150,9 @@ def _zip_longest(parts: list[Iterator[Any]], fillvalue: Any) -> Iterator[Any]:
         for index, part in enumerate(parts):
             value = fillvalue
             if running[index]:
-                for value in part:
-                    break
-                else:
-                    running[index] = False
+                value = next(part, _END)
+                if value is _END:
+                    value, running[index] = fillvalue, False
                     if not any(running):
                         return
             row.append(value)
@@ -198,10 +195,11 @@ def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) ->
 
 
 def _step(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any]) -> None:
-    for item in items:
+    item = next(items, _END)
+    if item is _END:
+        state[0] = False
+    else:
         state[1], state[2] = item, item if key is None else key(item)
-        return
-    state[0] = False
 
 
 def _groups(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any]) -> Iterator[Any]:
@@ -227,11 +225,9 @@ def _batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterat
 
 def _batches(items: Iterator[Any], n: int, strict: bool) -> Iterator[Any]:
     while True:
-        batch = []
-        for item in items:
+        batch: list[Any] = []
+        while len(batch) < n and (item := next(items, _END)) is not _END:
             batch.append(item)
-            if len(batch) == n:
-                break
         if not batch:
             return
         if strict and len(batch) != n:
