@@ -114,6 +114,7 @@ class AutogradNode:
         # Asking for saved tensors a second time is an error, be there any or not.
         saved = () if self.saves_nothing and not ctx.has_saved else ctx.saved_tensors
         args = [*ctx.symbols, *saved] if self.num_symbols else [*saved]
+        del saved  # each is freed after its last use
         if self.num_unchecked:
             args += ctx.unchecked
         defined = defined_tangents(given, tangents, ctx.like) if self.several else self.all_defined
