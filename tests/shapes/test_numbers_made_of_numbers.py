@@ -30,6 +30,13 @@ MADE: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "divmod": lambda x, n: (x * divmod(n, 3)[1], divmod(n, 4)),
     "of a size": lambda x, n: torch.ones(n, 2) * math.log(torch.ones(n).shape[0]) / math.isqrt(n),
     "isfinite": lambda x, n: x if math.isfinite(n / 3) else -x,
+    "gcd of two": lambda x, n: x * math.gcd(n, n + 2) + math.hypot(n, n / 2, 1.0),
+    "invert": lambda x, n: (x * ~n, ~n),
+    "printf": lambda x, n: (x + 1, "%d of %s|%5d|%-5s|%05.1f%%" % (n, n + 1, n, n, n / 3), "%s!" % n,
+                            "%(a)3d %(b)s" % {"a": n, "b": 1}),
+    "str.format": lambda x, n: (x + 1, "{} {:>3} {a:03d}".format(n, n * 2, a=n), "{a!r}".format_map({"a": n})),
+    "str.join": lambda x, n: (x + 1, ",".join([str(n), "a", f"{n + 1}"])),
+    "text of a shape": lambda x, n: (x + 1, "%s %d" % (torch.ones(n).shape, n)),
     "text with text": lambda x, n: (x + 1, "n=" + str(n) + "!"),
 }
 
@@ -123,3 +130,25 @@ def test_text_that_is_joined_is_no_guard_until_it_is_read() -> None:
         assert compiled(torch.ones(2), name)[1] == name + "!" + name + "!"
         assert same(reading(torch.ones(2), name), read(torch.ones(2), name))
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, n: "%x %c" % (n, n + 60), lambda x, n: "%*d" % (n, n), lambda x, n: "%d %d" % (n,),  # noqa: F507
+    lambda x, n: "%d" % (n, n),  # noqa: F507
+    lambda x, n: "%s" % [n, 2], lambda x, n: "{a:>{w}}".format(a=n, w=n), lambda x, n: "{:c}".format(n + 60),
+    lambda x, n: "{:q}".format(n),  # noqa: PLE1300
+    lambda x, n: ",".join([str(n), n]), lambda x, n: str(n).join("abc"),
+    lambda x, n: 1 if ",".join([str(n), "a"]) == "7,a" else 0, lambda x, n: "%d" % (n / 2),
+    lambda x, n: "%(b)s" % {"a": n},  # noqa: F504, F505
+])
+def test_other_texts_are_as_in_eager(program: Callable[[torch.Tensor, int], Any]) -> None:
+    def caught(x: torch.Tensor, n: int) -> Any:
+        try:
+            return x + 1, program(x, n)
+        except (TypeError, ValueError, KeyError) as error:
+            return x - 1, type(error), str(error)
+
+    fxjit.reset()
+    compiled = fxjit.compile(caught, backend="eager")
+    for n in (5, 7, 9, 12, 7):
+        assert compiled(torch.ones(2), n)[1:] == caught(torch.ones(2), n)[1:]

@@ -6,12 +6,22 @@ tracing its `__str__` or `__repr__` gives; or, where functions wait for texts of
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.deferred import DeferredText, Field, Marked, defers_texts, example_of, is_from_data, snapshot
+from fxjit.frontend.values.deferred import (
+    DeferredText,
+    Field,
+    Marked,
+    defers_texts,
+    example_of,
+    is_from_data,
+    snapshot,
+    varies,
+)
 
 _CONVERSION: Final = re.compile(r"%(?P<key>\([^()%]*\))?(?P<form>[#0\- +]*\d*(?:\.\d*)?)[hlL]?(?P<kind>.)", re.DOTALL)
 _OF_TEXT: Final = frozenset("sra")
@@ -29,16 +39,29 @@ def printf(t: Tracer, template: str, other: Value) -> Value:
     else:
         items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
         given = tuple(_Shown.of(t, item, marked) for item in items)
-    if defers_texts() and "*" not in template:
+    if any(isinstance(each, _Shown) for each in _each(given)) and "*" not in template:
         template, given = _deferred_fields(t, template, given, marked)
+    if isinstance(given, dict):
+        given = {key: _fixed(t, each) if f"%({key})" in template else each for key, each in given.items()}
+    else:
+        given = tuple(_fixed(t, each) for each in given)
     try:
         return marked.text(template % given)
     except (TypeError, ValueError, KeyError) as error:
-        unknown = [each for each in (given.values() if isinstance(given, dict) else given) if isinstance(each, _Shown)]
+        unknown = [each for each in _each(given) if isinstance(each, _Shown)]
         if unknown:  # which CPython may make a number of
             t.break_("format-symbolic", value=unknown[0].value.describe())
         t.raise_(type(error), *error.args)
 
+
+def _each(given: Any) -> Iterable[Any]:
+    return given.values() if isinstance(given, dict) else given
+
+
+def _fixed(t: Tracer, argument: Any) -> Any:
+    """A number that varies, which no field shows as it is, as the constant that it is now."""
+    specialize = getattr(argument.value, "specialize", None) if isinstance(argument, _Shown) else None
+    return argument if specialize is None or not varies(argument.value) else specialize(t).as_constant()
 
 
 class _Shown:
@@ -53,7 +76,7 @@ class _Shown:
     def of(t: Tracer, value: Value, marked: Marked) -> Any:
         value = value.realize()
         specialize = getattr(value, "specialize", None)
-        if specialize is not None and not (defers_texts() and is_from_data(value)):
+        if specialize is not None and not varies(value) and not (defers_texts() and is_from_data(value)):
             value = specialize(t)
         return value.as_constant() if value.is_constant() else _Shown(t, value, marked)
 
@@ -79,6 +102,8 @@ def _deferred_fields(t: Tracer, template: str, given: Any, marked: Marked) -> tu
         place += 1
         argument = arguments.get(name)
         if not isinstance(argument, _Shown) or not _may_be_shown(argument.value, found["kind"]):
+            return found[0]
+        if not defers_texts() and not varies(argument.value):
             return found[0]
         now = snapshot(t, argument.value)
         if now is None:

@@ -11,6 +11,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.deferred import DeferredText, Marked, joined
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.traits import LateText
 
 
 @function(str.join)
@@ -19,7 +20,9 @@ def join(t: Tracer, separator: Value, parts: Value, /) -> Value:
     for index, item in enumerate(items):
         if not issubclass(item.pytype(), str):
             t.raise_(TypeError, f"sequence item {index}: expected str instance, {item.pytype().__name__} found")
-    if not any(isinstance(item, DeferredText) for item in items):
+    texts = [separator, *items]
+    late = any(isinstance(text, LateText) for text in texts) and all(text.pytype() is str for text in texts)
+    if not late and not any(isinstance(item, DeferredText) for item in items):
         return fold_call(t, str.join, [separator, TupleValue(items)])
     return joined(t, [part for item in items for part in (separator, item)][1:])
 
@@ -154,7 +157,8 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, str):
             return format(value, format_spec)
-        return self.marked.mark(protocol.format_(self.t, value, format_spec))
+        spec = self.marked.text(format_spec).as_constant()  # which may be made of fields itself
+        return self.marked.mark(protocol.format_(self.t, value, spec), late=True)
 
     def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
         pass

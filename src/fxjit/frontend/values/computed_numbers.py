@@ -23,18 +23,18 @@ _MOST_CALLS: Final = 8
 
 
 class NumberCall:
-    """`fn(*before, number, *after)` of constants and a number, as a function of the number."""
+    """A function of a number: `fn(*args)`, where each argument is a constant, `...` for the number, or a `NumberCall` of it."""
 
-    __slots__ = ("fn", "before", "after")  # noqa: RUF023  # as __init__ takes them: so a stored entry makes it again
+    __slots__ = ("args", "fn")
 
-    def __init__(self, fn: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
-        self.fn, self.before, self.after = fn, before, after
+    def __init__(self, args: tuple[Any, ...], fn: Callable[..., Any]) -> None:
+        self.args, self.fn = args, fn
 
     def __call__(self, number: Any) -> Any:
-        return self.fn(*self.before, number, *self.after)
+        return self.fn(*[number if arg is ... else arg(number) if type(arg) is NumberCall else arg for arg in self.args])
 
     def __repr__(self) -> str:
-        return f"{self.fn.__name__}({', '.join([*map(repr, self.before), '_', *map(repr, self.after)])})"
+        return f"{self.fn.__name__}({', '.join(['_' if arg is ... else repr(arg) for arg in self.args])})"
 
     def __eq__(self, other: object) -> bool:  # as text, constants differ by their type and sign, too
         return isinstance(other, NumberCall) and other.fn is self.fn and repr(other) == repr(self)
@@ -44,38 +44,42 @@ class NumberCall:
 
 
 def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
-    """`fn(*args)` of a number that varies and of constants; None where it is not known before the frame starts, and where it
-    raises."""
-    found = _origin(fn, args, _MOST_CALLS)
-    if found is None:
+    """`fn(*args)` of constants and of what follows from one number that varies; None where that is not known before the frame
+    starts, and where it raises."""
+    given: dict[Source, Any] = {}
+    call = _call(fn, args, given, _MOST_CALLS)
+    if call is None or len(given) != 1:
         return None
-    source, number = found
+    ((base, known),) = given.items()
+    try:
+        number = call(known)
+    except (ArithmeticError, TypeError, ValueError):  # the program's: the call itself raises it
+        return None
+    source = ApplySource(base, call, repr(call))
     if type(number) is bool:
         t.guard(ConstIs(source, number))
         return t.make(number)
     return t.varying_number(number, source) if type(number) in (int, float) else None
 
 
-def _origin(fn: Callable[..., Any], args: Sequence[Value], most: int) -> tuple[Source, Any] | None:
-    """Where the result is found, and the result."""
-    varying = [place for place, arg in enumerate(args) if isinstance(arg, SymValue)]
-    if len(varying) != 1 or not most:
-        return None
-    known = [None if isinstance(arg, SymValue) else arg.as_constant() if arg.is_constant() else arg for arg in args]
-    before, after = tuple(known[:varying[0]]), tuple(known[varying[0] + 1:])
-    number = args[varying[0]]
-    assert isinstance(number, SymValue)
-    if not all(type(constant) in _NUMBERS for constant in (*before, *after)):
-        return None
-    found = _given(number) if number.made is None else _origin(*number.made, most - 1)
-    if found is None:
-        return None
-    call = NumberCall(fn, before, after)
-    try:
-        result = call(found[1])
-    except (ArithmeticError, TypeError, ValueError):  # the program's: the call itself raises it
-        return None
-    return ApplySource(found[0], call, fn.__name__, ", ".join(map(repr, (*before, "_", *after)))), result
+def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any], most: int) -> NumberCall | None:
+    """The call as a function of the number in `given`, where it is put with the source at which it is found."""
+    parts: list[Any] = []
+    for arg in args:
+        if not isinstance(arg, SymValue):
+            part = arg.as_constant() if arg.is_constant() else ...
+            if type(part) not in _NUMBERS:
+                return None
+        elif arg.made is not None:
+            part = _call(*arg.made, given, most - 1) if most else None
+        else:
+            found = _given(arg)
+            part = None if found is None else ...
+            given.update([] if found is None else [found])
+        if part is None:
+            return None
+        parts.append(part)
+    return NumberCall(tuple(parts), fn)
 
 
 def _given(number: SymValue) -> tuple[Source, Any] | None:

@@ -133,7 +133,7 @@ class JoinedText(ConstantValue, LateText):
 
     def _looked_at(self, field: Field) -> str:
         if field.spec and isinstance(field.value, SymValue):
-            return format(field.value.specialize(self.t).as_constant(), field.spec)
+            return _SHOWN[field.how](field.value.specialize(self.t).as_constant(), field.spec)
         text = field.value.tp_repr(self.t) if field.how == "repr" else field.value.tp_str(self.t)
         return str(text.as_constant())
 
@@ -177,7 +177,7 @@ def joined(t: Tracer, parts: list[Value]) -> Value:
     fields = [piece for piece in pieces if isinstance(piece, Field)]
     if not fields:
         return t.make("".join([str(piece) for piece in pieces]))
-    known = all(isinstance(field.value, TextFromOutside) or _is_of_numbers(field.value) for field in fields)
+    known = all(isinstance(field.value, TextFromOutside) or varies(field.value) for field in fields)
     return JoinedText(t, tuple(pieces)) if known else DeferredText(t, tuple(pieces))
 
 
@@ -193,7 +193,7 @@ def deferred_text(t: Tracer, how: Literal["str", "repr", "format"], value: Value
     if value.pytype() is str and how != "repr" and not spec:
         return value
     of_number = isinstance(value.realize(), SymValue) and not spec.endswith("c") and _may_have(value.realize(), spec)
-    if _is_of_numbers(value) and (not spec or of_number):  # a number may be too large to be a character
+    if varies(value) and (not spec or of_number):  # a number may be too large to be a character
         return JoinedText(t, (Field(how, spec, value),))
     if not defers_texts() or not _is_known_later(value) or (spec and not _may_have(value, spec)):
         return None
@@ -209,9 +209,9 @@ class Marked:
         self._t = t
         self._marks: dict[str, Value] = {}
 
-    def mark(self, text: Value) -> str:
-        """The str itself where it is known."""
-        if not isinstance(text, DeferredText):
+    def mark(self, text: Value, late: bool = False) -> str:
+        """The str itself where it is known. `late`: or a mark, where nobody has looked at it yet."""
+        if not isinstance(text, DeferredText) and not (late and isinstance(text, LateText)):
             return str(builtin_part(text).as_constant())
         mark = f"\0waiting {len(self._marks)}\0"
         self._marks[mark] = text
@@ -225,14 +225,14 @@ class Marked:
         return joined(self._t, [self._marks.get(piece) or self._t.make(piece) for piece in pieces])
 
 
-def _is_of_numbers(value: Value) -> bool:
-    """A number that varies, or a tuple of numbers of which some do."""
+def varies(value: Value) -> bool:
+    """A number that varies and is known when the frame starts, or a tuple of numbers of which some do."""
     value = value.realize()
     if isinstance(value, SymValue):
         return bool(value.sym.node.has_hint())  # a number from data may have to break the graph, which is done at once
     if not isinstance(value, TupleValue) or value.pytype() not in (tuple, torch.Size) or value.is_constant():
         return False
-    return all(item.is_constant() or (isinstance(item, SymValue) and _is_of_numbers(item)) for item in value.realized())
+    return all(item.is_constant() or (isinstance(item, SymValue) and varies(item)) for item in value.realized())
 
 
 def _is_known_later(value: Value) -> bool:

@@ -149,8 +149,10 @@ class SymValue(Value):
             if op == "ceil":
                 size = t.emit(operator.add, [size, t.make(by - 1)])
             return _noted(t.emit(operator.floordiv, [size, t.make(by)]), protocol.UNARY[op], self)
+        if op == "invert" and is_int:
+            return self._compute(t, operator.sub, self._compute(t, operator.neg, self), t.make(1))
         target = _UNARY.get(op)
-        if target is None or (op == "invert" and is_int):
+        if target is None:
             return protocol.unary(t, op, self.specialize(t))
         return _noted(t.emit(target, [self]), protocol.UNARY[op], self)
 
