@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.differential import assert_same
+from torch.autograd import forward_ad
 from torch.testing._internal.two_tensor import TwoTensor
 
 import fxjit
@@ -148,6 +149,18 @@ library.define("half(Tensor x) -> Tensor")
 library.impl("half", lambda x: x * 0.5, "CPU")
 library.impl("half", lambda x: torch.empty_like(x), "Meta")
 
+def derivative_forwards(x: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(forward_ad.make_dual(x, torch.ones_like(x)).sin()).tangent
+
+
+def without_memory(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    z = y + 1
+    y.untyped_storage().resize_(0)
+    return z
+
+
 PROGRAMS: dict[str, Program] = {
     "inference-mode-block": Program(mode_off_inside_a_block, lambda: [torch.rand(3)]),
     "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
@@ -156,6 +169,8 @@ PROGRAMS: dict[str, Program] = {
     "overlapping-argument": Program(lambda x: x[1:3].addmv_(torch.eye(2), x[:2]), lambda: [torch.rand(5)]),
     "overlapping-list": Program(lambda x: torch._foreach_add_([x, x[1:]], 1), lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),
+    "forward-level": Program(derivative_forwards, lambda: [torch.rand(3)]),
+    "resized-storage": Program(without_memory, lambda: [torch.rand(4)]),
     "no-autograd-kernel": Program(lambda x: torch.ops.fxjit_test_rules.half(x) + 1, lambda: [leaf(3)]),
     "mutates-aliased-wrapper": Program(write_to_first, wrapper_and_view_of_its_part),
     "wrapper-subclass": Program(lambda w: (w * 2).chunk(2), lambda: [TwoTensor(leaf(4), leaf(4))]),
