@@ -524,7 +524,8 @@ _extreme(min, "<")
 @function(sorted)
 def sorted_(t: Tracer, values: Value, /, *, key: Value | None = None, reverse: Value | None = None) -> Value:
     descending = reverse is not None and protocol.truth(t, reverse)
-    items = protocol.unpack(t, values) if _is_given(key) else unpack_in_any_order(t, values)
+    hinted = protocol.unpack_hinted
+    items = hinted(t, values) if _is_given(key) else unpack_in_any_order(t, values, hinted)
     sort_values(t, items, key, descending)
     return ListValue(items)
 

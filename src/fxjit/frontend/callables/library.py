@@ -376,7 +376,7 @@ def product(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     times = kwargs.pop("repeat", None)
     if times is not None and as_index(t, times) < 0:
         t.raise_(ValueError, "repeat argument cannot be negative")
-    pools = [protocol.unpack(t, arg) for arg in args] * (1 if times is None else as_index(t, times))
+    pools = [protocol.unpack_hinted(t, arg) for arg in args] * (1 if times is None else as_index(t, times))
     rows = _rows(t, itertools.product(*pools))
     return FixedIteratorValue(itertools.product, rows, [TupleValue(pool) for pool in pools])
 
@@ -394,7 +394,7 @@ _MAX_ROWS = 100_000
 def _arrangement(fn: Any) -> None:
     @function(fn)
     def call(t: Tracer, iterable: Value, r: Value | None = None) -> Value:
-        pool = protocol.unpack(t, iterable)
+        pool = protocol.unpack_hinted(t, iterable)
         size = len(pool) if r is None or (r.is_constant() and r.as_constant() is None) else as_index(t, r)
         if size < 0:
             t.raise_(ValueError, "r must be non-negative")

@@ -16,7 +16,7 @@ from fxjit.frontend.values.traits import LateText
 
 @function(str.join)
 def join(t: Tracer, separator: Value, parts: Value, /) -> Value:
-    items = protocol.unpack(t, parts)
+    items = protocol.unpack_fast(t, parts)
     for index, item in enumerate(items):
         if not issubclass(item.pytype(), str):
             t.raise_(TypeError, f"sequence item {index}: expected str instance, {item.pytype().__name__} found")
@@ -29,7 +29,7 @@ def join(t: Tracer, separator: Value, parts: Value, /) -> Value:
 
 @function(bytes.join)
 def join_bytes(t: Tracer, separator: Value, parts: Value, /) -> Value:
-    return fold_call(t, bytes.join, [separator, TupleValue(protocol.unpack(t, parts))])
+    return fold_call(t, bytes.join, [separator, TupleValue(protocol.unpack_fast(t, parts))])
 
 
 @handles(str.format)

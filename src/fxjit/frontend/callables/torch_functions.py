@@ -345,7 +345,7 @@ for _stack in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
 
 @handles(torch.Size)
 def _size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return TupleValue(protocol.unpack(t, args[0]) if args else [], cls=torch.Size)
+    return TupleValue(protocol.unpack_hinted(t, args[0]) if args else [], cls=torch.Size)
 
 
 @handles(torch.broadcast_shapes)

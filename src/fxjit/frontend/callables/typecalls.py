@@ -98,7 +98,7 @@ def str_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def bytes_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     items = args
     if len(args) == 1 and not args[0].is_constant() and hasattr(args[0].pytype(), "__iter__"):
-        items = [ListValue(protocol.unpack(t, args[0]))]
+        items = [ListValue(protocol.unpack_hinted(t, args[0]))]
     return fold_call(t, bytes, items, kwargs)
 
 
@@ -107,14 +107,14 @@ def bytes_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @function(list)
 def list_(t: Tracer, values: Value | None = None, /) -> Value:
-    return ListValue([] if values is None else protocol.unpack(t, values))
+    return ListValue([] if values is None else protocol.unpack_hinted(t, values))
 
 
 @function(tuple)
 def tuple_(t: Tracer, values: Value | None = None, /) -> Value:
     if isinstance(values, TupleValue) and values.cls is tuple:
         return values
-    return TupleValue([] if values is None else protocol.unpack(t, values))
+    return TupleValue([] if values is None else protocol.unpack_hinted(t, values))
 
 
 @function(set)

@@ -131,7 +131,7 @@ def dict_merge(m: Machine, i: Instruction) -> None:
     target: Any = m.stack[-i.arg]
     if protocol.type_lookup(mapping.pytype(), "keys") is NOT_IMPLEMENTED:
         t.raise_(TypeError, f"{_called(m, i.arg)} argument after ** must be a mapping, not {mapping.pytype().__name__}")
-    for key in protocol.unpack(t, protocol.call_method(t, mapping, "keys")):
+    for key in protocol.unpack_fast(t, protocol.call_method(t, mapping, "keys")):
         if protocol.contains(t, target, key):
             name = key.as_constant() if key.is_constant() else "?"
             t.raise_(TypeError, f"{_called(m, i.arg)} got multiple values for keyword argument '{name}'")
@@ -196,8 +196,13 @@ def unpack_ex(m: Machine, i: Instruction) -> None:
     before, after = counts
     t, it = m.t, _iterate(m, m.stack.pop())
     items: list[Value] = []
-    while (item := protocol.next_(t, it)) is not None:
+    while len(items) < before:
+        item = protocol.next_(t, it)
+        if item is None:
+            break
         items.append(item)
+    else:
+        items += protocol.unpack_hinted(t, it)
     if len(items) < before + after:
         t.raise_(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
     split = len(items) - after

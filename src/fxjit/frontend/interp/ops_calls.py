@@ -62,7 +62,7 @@ def call_function_ex(m: Machine, i: Instruction) -> None:
     fn = _pop_callable(m, args)
     if not is_iterable(given):
         m.t.raise_(TypeError, f"{called_name(fn)} argument after * must be an iterable, not {given.pytype().__name__}")
-    args += protocol.unpack(m.t, given)
+    args += protocol.unpack_hinted(m.t, given)
     if mapping is not None:
         kwargs = keyword_arguments(m, fn, mapping)
     m.t.caller = m
@@ -72,7 +72,7 @@ def call_function_ex(m: Machine, i: Instruction) -> None:
 def keyword_arguments(m: Machine, fn: Value, mapping: Value) -> dict[str, Value]:
     """`**mapping` as keyword arguments."""
     t = m.t
-    keys = protocol.unpack(t, protocol.call_method(t, mapping, "keys"))
+    keys = protocol.unpack_fast(t, protocol.call_method(t, mapping, "keys"))
     found: dict[str, Value] = {}
     for key in keys:
         if not key.is_constant() or not isinstance(key.as_constant(), str):

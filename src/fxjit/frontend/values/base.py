@@ -190,6 +190,9 @@ class Value:
             t.raise_(TypeError, f"'{self.pytype().__name__}' object is not an iterator")
         t.break_("next-unsupported", value=self.describe())
 
+    def query_length_hint(self, t: Tracer) -> None:
+        """`PyObject_LengthHint`, which lists and tuples are filled behind: for what code of the program's does in it."""
+
     def tp_repr(self, t: Tracer) -> Value:
         if self.is_constant():
             return t.make(repr(self.as_constant()))

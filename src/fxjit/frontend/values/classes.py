@@ -255,7 +255,7 @@ class ClassValue(GuardedOperators):
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)  # when it dies is part of the program
         if base_type is tuple and plain_tuple_class(cls):
             guard_plain_tuple(t, cls)
-            return TupleValue(protocol.unpack(t, args[0]) if args else (), cls=cls)
+            return TupleValue(protocol.unpack_hinted(t, args[0]) if args else (), cls=cls)
         if native is object:
             if args or kwargs:
                 _refuse_excess(t, cls)

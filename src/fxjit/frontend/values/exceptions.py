@@ -110,7 +110,7 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         if kind is not None and (value is None or not issubclass(value.pytype(), (kind, type(None)))):
             t.break_("attribute-unsupported", value=self.describe(), name=name)  # an error
         if name == "args" and value is not None:
-            self.args = protocol.unpack(t, value)
+            self.args = protocol.unpack_hinted(t, value)
         elif name == "__cause__":
             self.cause, self.suppress = _or_none(value), True
         elif name == "__context__":

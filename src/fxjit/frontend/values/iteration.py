@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Raised, Rebuilder, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value
 from fxjit.guards.source import Source
 
 
@@ -225,6 +225,19 @@ class IndexIteratorValue(IteratorValue):
             raise
         self.index += self.step
         return item
+
+    def meth___length_hint__(self, t: Tracer) -> Value:
+        if self.exhausted:
+            return t.make(0)
+        if protocol.type_lookup(self.sequence.pytype(), "__len__") is NOT_IMPLEMENTED:
+            return t.make(NotImplemented)
+        size = protocol.length(t, self.sequence)
+        if not protocol.truth(t, protocol.compare(t, ">", size, t.make(self.index))):
+            return t.make(0)
+        return protocol.binary(t, "-", size, t.make(self.index)) if self.step > 0 else t.make(self.index + 1)
+
+    def query_length_hint(self, t: Tracer) -> None:
+        protocol.query_length_hint(t, self, lambda: None, lambda: self.meth___length_hint__(t))
 
     def rebuild(self, cg: Rebuilder) -> None:
         if self.exhausted:

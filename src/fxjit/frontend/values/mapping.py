@@ -701,13 +701,13 @@ def pairs_of(t: Tracer, value: Value) -> list[Entry]:
     if isinstance(value, DictValue):
         return list(value.items.values())
     if protocol.type_lookup(value.pytype(), "keys") is not NOT_IMPLEMENTED or hasattr(value, "meth_keys"):
-        keys = protocol.unpack(t, protocol.call_method(t, value, "keys"))
+        keys = protocol.unpack_fast(t, protocol.call_method(t, value, "keys"))
         return [(key, protocol.getitem(t, value, key)) for key in keys]
     pairs: list[Entry] = []
     for index, element in enumerate(protocol.unpack(t, value)):
         if not hasattr(element.pytype(), "__iter__") and not hasattr(element.pytype(), "__getitem__"):
             t.raise_(TypeError, f"cannot convert dictionary update sequence element #{index} to a sequence")
-        pair = protocol.unpack(t, element)
+        pair = protocol.unpack_fast(t, element)
         if len(pair) != 2:
             t.raise_(ValueError, f"dictionary update sequence element #{index} has length {len(pair)}; 2 is required")
         pairs.append((pair[0], pair[1]))

@@ -459,6 +459,19 @@ class UserObjectValue(ObjectMethods):
         found = self._of_c_slot(t, "__len__", len)
         return found or (super().sq_length(t) if self.base is None else self.base.sq_length(t))
 
+    def query_length_hint(self, t: Tracer) -> None:
+        def length() -> Value | None:
+            method = self._user_special(t, "__len__")
+            return None if method is None else protocol.checked_length(t, t.call(method, [], None))
+
+        def hint() -> Value | None:
+            if isinstance(descriptors.look_up(t, self.cls, "__len__")[0], descriptors.BUILTIN_CALLABLES):
+                return None  # its length has been the answer
+            method = self._user_special(t, "__length_hint__")
+            return None if method is None else t.call(method, [], None)
+
+        protocol.query_length_hint(t, self, length, hint)
+
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
         method = self._user_special(t, "__contains__")
         if method is not None:

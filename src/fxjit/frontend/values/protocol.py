@@ -459,13 +459,61 @@ def next_(t: Tracer, it: Value) -> Value | None:
     return None if item is None else item.realize()
 
 
-def unpack(t: Tracer, v: Value) -> list[Value]:
-    """All items of an iterable."""
-    it = iter_(t, v)
+def drain(t: Tracer, it: Value) -> list[Value]:
+    """All items that an iterator has left."""
     items: list[Value] = []
     while (item := next_(t, it)) is not None:
         items.append(item)
     return items
+
+
+def unpack(t: Tracer, v: Value) -> list[Value]:
+    """All items of an iterable."""
+    return drain(t, iter_(t, v))
+
+
+def unpack_hinted(t: Tracer, v: Value) -> list[Value]:
+    """All items of an iterable, as `PySequence_List` and `PySequence_Tuple` take them: its length is asked for beforehand."""
+    it = iter_(t, v)
+    v.realize().query_length_hint(t)
+    return drain(t, it)
+
+
+def unpack_fast(t: Tracer, v: Value) -> list[Value]:
+    """All items of an iterable, as `PySequence_Fast` takes them: through a list of its iterator."""
+    return unpack_hinted(t, iter_(t, v))
+
+
+#: More than this is not set aside while tracing: whether there is room shows where it is done for real.
+_MOST_SET_ASIDE: Final = 1 << 20
+
+
+def query_length_hint(t: Tracer, v: Value, length: Callable[[], Value | None], hint: Callable[[], Value | None]) -> None:
+    """`PyObject_LengthHint` by what `__len__` and `__length_hint__` give, None where there is none: an answer of which nothing
+    is seen but an error, and a TypeError of the program's only where the answer is of a wrong kind."""
+    told = _unless_type_error(length)
+    if told is None:
+        told = _unless_type_error(hint)
+        if told is None or (told.is_constant() and told.as_constant() is NotImplemented):
+            return
+        if not issubclass(told.pytype(), int):
+            t.raise_(TypeError, f"__length_hint__ must be an integer, not {told.pytype().__name__}")
+        if told.is_constant() and not -sys.maxsize - 1 <= told.as_constant() <= sys.maxsize:
+            t.raise_(OverflowError, "Python int too large to convert to C ssize_t")
+        if truth(t, compare(t, "<", told, t.make(0))):
+            t.raise_(ValueError, "__length_hint__() should return >= 0")
+    if told.is_constant() and told.as_constant() > _MOST_SET_ASIDE:
+        t.break_("call-builtin", function="__length_hint__", args=v.describe())
+
+
+def _unless_type_error(answer: Callable[[], Value | None]) -> Value | None:
+    try:
+        told = answer()
+    except Raised as raised:
+        if not issubclass(raised.value.pytype(), TypeError):
+            raise
+        return None
+    return None if told is None else told.realize()
 
 
 # -- containers ----------------------------------------------------------------------------------------------------

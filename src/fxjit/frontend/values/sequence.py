@@ -255,6 +255,7 @@ class ListValue(SequenceValue, Places):
             self.items.extend(new)
             return t.make(None)
         iterator = protocol.iter_(t, values)
+        values.realize().query_length_hint(t)
         while (item := protocol.next_(t, iterator)) is not None:
             self.items.append(item)
         return t.make(None)
@@ -310,7 +311,7 @@ class ListValue(SequenceValue, Places):
         return t.make(None)
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
-        new = [] if values is None else protocol.unpack(t, values)
+        new = [] if values is None else protocol.unpack_hinted(t, values)
         t.effects.mutate(self)
         self.items = list(new)
         return t.make(None)
@@ -699,7 +700,7 @@ def iterated(t: Tracer, value: Value, message: str) -> list[Value]:
         return list(value.items)
     if not hasattr(value.pytype(), "__iter__") and not hasattr(value.pytype(), "__getitem__"):
         t.raise_(TypeError, message)
-    return protocol.unpack(t, value)
+    return protocol.unpack_fast(t, value)
 
 
 def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool) -> None:

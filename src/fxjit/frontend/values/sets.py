@@ -504,13 +504,14 @@ def _bind_order(keys: Collection[HashKey]) -> None:
         process_state.bind("the order of a set")
 
 
-def unpack_in_any_order(t: Tracer, value: Value) -> list[Value]:
+def unpack_in_any_order(t: Tracer, value: Value,
+                        otherwise: Callable[[Tracer, Value], list[Value]] = protocol.unpack) -> list[Value]:
     """The items of an iterable, for a caller that orders them: those of a set come as they are, without a guard on its order,
     if they have one order among themselves. No two of them are equal."""
     part = value.realize()
     if isinstance(part, SetValue) and _are_ordered(part.elements):
         return list(part.elements.values())
-    return protocol.unpack(t, value)
+    return otherwise(t, value)
 
 
 def _are_ordered(keys: Collection[HashKey]) -> bool:
