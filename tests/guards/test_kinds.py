@@ -222,7 +222,14 @@ class LoudSet(set[str]):
     __iter__ = __len__ = __contains__ = Loud.__iter__
 
 
+class LoudDeque(collections.deque[str]):
+    __iter__ = __len__ = __contains__ = Loud.__iter__
+
+
 def test_guards_run_no_code_of_a_container_s_class() -> None:
+    assert holds(LengthIs(X, 2), x=LoudDeque("ab"))
+    assert not holds(LengthIs(X, 3), x=LoudDeque("ab"))
+    assert holds(LengthIs(X, 3), x=collections.deque("abc", maxlen=3))
     loud = Loud(a=1, b=2)
     assert holds(KeysAre(X, ("a", "b")), x=loud)
     assert not holds(KeysAre(X, ("b", "a")), x=loud)

@@ -386,6 +386,30 @@ namespace_is(const fxjit_check *check, PyObject *value)
     return PyFunction_Check(value) && (int64_t)(uintptr_t)PyFunction_GET_GLOBALS(value) == check->number;
 }
 
+/* collections.deque, and the slot that gives its length. */
+static PyTypeObject *deque_type;
+static lenfunc deque_length;
+
+static int
+find_deque(void)
+{
+    PyObject *module = PyImport_ImportModule("_collections");
+    if (module == NULL) {
+        return -1;
+    }
+    deque_type = (PyTypeObject *)PyObject_GetAttrString(module, "deque");
+    Py_DECREF(module);
+    if (deque_type == NULL) {
+        return -1;
+    }
+    deque_length = (lenfunc)PyType_GetSlot(deque_type, Py_sq_length);
+    if (deque_length == NULL) {
+        PyErr_SetString(PyExc_SystemError, "collections.deque has no length");
+        return -1;
+    }
+    return 0;
+}
+
 static int
 length_is(const fxjit_check *check, PyObject *value)
 {
@@ -399,6 +423,9 @@ length_is(const fxjit_check *check, PyObject *value)
     }
     else if (PyAnySet_Check(value)) {
         n = PySet_GET_SIZE(value);
+    }
+    else if (PyObject_TypeCheck(value, deque_type)) {
+        n = deque_length(value);
     }
     else {
         n = PyObject_Size(value);
@@ -585,7 +612,7 @@ fxjit_checks_init(PyObject *module)
     if (type_dict_descriptor == NULL) {
         return -1;
     }
-    if (fxjit_add_table(module, "CHECKS", NUM_CHECKS, check_row) < 0 || fxjit_constants_init(module) < 0) {
+    if (fxjit_add_table(module, "CHECKS", NUM_CHECKS, check_row) < 0 || fxjit_constants_init(module) < 0 || find_deque() < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, methods);
