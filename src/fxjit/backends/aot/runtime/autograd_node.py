@@ -126,6 +126,7 @@ class AutogradNode:
             if not (plain and grad.is_contiguous()) and layout is not None:
                 grad = with_layout(grad, layout)
             args.append(grad)
+            del grad  # as `saved`
         given.clear()
         if self.masks:
             args += mask_tensors(self.masks, defined)
