@@ -11,7 +11,6 @@ communication runs beside backward (distributed_steps.py).
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import statistics
 import sys
@@ -155,13 +154,6 @@ def _measure(options: argparse.Namespace, name: str, network: Network) -> dict[s
     return {way: statistics.median(each) for way, each in samples.items()}
 
 
-def _leave() -> None:
-    """Ends the process group with its threads: one that lets a tensor go while Python ends aborts the process."""
-    fxjit.reset()
-    gc.collect()  # models refer to the group
-    distributed.destroy_process_group()
-
-
 def _on_rank(rank: int, options: argparse.Namespace, store: str, rows: Any) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
@@ -174,7 +166,7 @@ def _on_rank(rank: int, options: argparse.Namespace, store: str, rows: Any) -> N
             seconds = _measure(options, name, network)
             if rank == 0:
                 rows.put((name, network.name, seconds))
-    _leave()
+    distributed_steps.leave()
 
 
 def main(arguments: list[str] | None = None) -> None:

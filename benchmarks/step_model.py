@@ -24,7 +24,7 @@ import torch
 from torch import distributed, multiprocessing
 
 import fxjit
-from benchmarks.distributed_steps import FIRST, SIZES, SlowNetwork, Way, training
+from benchmarks.distributed_steps import FIRST, SIZES, SlowNetwork, Way, leave, training
 from benchmarks.timing import markdown, measured_beside
 
 RANKS = (8, 32, 128, 512, 1024)
@@ -139,7 +139,7 @@ def _on_rank(rank: int, ranks: int, options: argparse.Namespace, store: str, res
             seconds = measured(name, make, LINKS[-1], options.steps)
             if rank == 0:
                 results.put((ranks, name, way, step, seconds))
-    distributed.destroy_process_group()
+    leave()
 
 
 def measurements(ranks: int, options: argparse.Namespace) -> list[tuple[int, str, str, Step, float]]:

@@ -185,6 +185,7 @@ def test_a_driver_that_fails_ends_the_program(graph_for_driver, driver):
         graph([torch.empty(64)])
 
 
+@pytest.mark.compiles
 def test_a_choice_takes_the_place_of_what_measures(graph_for_driver, driver, monkeypatch):
     """The first call measures in Python; the ones after it launch from the program."""
     from fxjit.backends.native.runtime import gpu
