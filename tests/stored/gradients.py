@@ -27,7 +27,8 @@ _APART = """class F(torch.autograd.Function):
         return g * ctx.k * 2, None
 """
 _GRADIENT = "y = F.apply(x.detach().requires_grad_())\nreturn y"
-_OPERATOR = """@torch.library.custom_op("fxjit_test::op", mutates_args=())
+#: An operator of the program's own with all of its parts.
+OPERATOR = """@torch.library.custom_op("fxjit_test::op", mutates_args=())
 def op(x: torch.Tensor, k: int) -> torch.Tensor:
     return x * k
 @op.register_fake
@@ -55,14 +56,14 @@ GRADIENTS = {
     ),
     "a Function with a context of its own": of(_APART + "|return F.apply(x, 3).sum()", edit=("ctx.k * 2", "ctx.k * 5")),
     "the context of a Function": of(_APART + "|return F.apply(x, 3).sum()", edit=("inputs[1]", "inputs[1] + 1")),
-    "what an operator does": of(_OPERATOR + "|return op(x, 2).sum() + 1", edit=("x * k", "x * k + 1")),
+    "what an operator does": of(OPERATOR + "|return op(x, 2).sum() + 1", edit=("x * k", "x * k + 1")),
     "an operator's fake": of(
-        _OPERATOR + "|y = op(x, 2)\nreturn (y + 1).sum() * y.dim()", edit=("torch.empty_like(x)", "torch.empty_like(x) + 0")
+        OPERATOR + "|y = op(x, 2)\nreturn (y + 1).sum() * y.dim()", edit=("torch.empty_like(x)", "torch.empty_like(x) + 0")
     ),
-    "an operator's backward": of(_OPERATOR + "|return op(x, 2).sum() + 1", edit=("g * ctx.k", "g * ctx.k * 2")),
-    "an operator's context": of(_OPERATOR + "|return op(x, 2).sum() + 1", edit=("ctx.k = inputs[1]", "ctx.k = inputs[1] + 1")),
+    "an operator's backward": of(OPERATOR + "|return op(x, 2).sum() + 1", edit=("g * ctx.k", "g * ctx.k * 2")),
+    "an operator's context": of(OPERATOR + "|return op(x, 2).sum() + 1", edit=("ctx.k = inputs[1]", "ctx.k = inputs[1] + 1")),
     "an operator without a backward": of(
-        _OPERATOR + "|return op(x.detach(), 2).sum() + 1", edit=("op.register_autograd(", "dict(b=")
+        OPERATOR + "|return op(x.detach(), 2).sum() + 1", edit=("op.register_autograd(", "dict(b=")
     ),
     "a library's operator": of(_LIBRARYS + "|return torch.ops.fxjit_test_lib.op(x) + 1", edit=("x * 2", "x * 3")),
     "a library's fake": of(

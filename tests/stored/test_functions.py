@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.differential import assert_same
+from tests.stored.gradients import OPERATOR
 
 import fxjit
 from fxjit.backends.store.operators import Unknown, function_text
@@ -114,24 +114,9 @@ def test_a_class_that_is_another_when_the_entry_is_read(new_process: NewProcess,
 
 
 def test_an_operator_of_the_programs_own_starts_compiled(new_process: NewProcess, traces: list[str]) -> None:
-    text = HEAD + textwrap.dedent("""
-        K = 3
-        def scale(g, by=2):
-            return g * by * K
-        @torch.library.custom_op("fxjit_test::of_functions", mutates_args=())
-        def op(x: torch.Tensor, k: int) -> torch.Tensor:
-            return x * k
-        @op.register_fake
-        def _(x, k):
-            return torch.empty_like(x)
-        def setup(ctx, inputs, output):
-            ctx.k = inputs[1]
-        def backward(ctx, g):
-            return scale(g) * ctx.k, None
-        op.register_autograd(backward, setup_context=setup)
-        def fn(x):
-            return op(x * 2, 3).sum()
-        """)
+    helper = "K = 3\ndef scale(g, by=2):\n    return g * by * K\n"
+    operator = OPERATOR.replace("g * ctx.k", "scale(g) * ctx.k")
+    text = f"{HEAD}{helper}{operator}def fn(x):\n    return op(x * 2, 3).sum()\n"
     for changed, traced in ((text, True), (text, False), (text.replace("K = 3", "K = 4"), True), (text, False)):
         counters.clear()
         traces.clear()

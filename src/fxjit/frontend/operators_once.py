@@ -69,7 +69,8 @@ def _goes_on(t: Trace) -> bool:
 
 def _has_written(t: Trace) -> bool:
     """Whether the graph so far writes to its inputs, which compiled graphs do at their end. What operators that run once write,
-    and what layers count in training, is not looked at."""
+    and what layers count in training, is not looked at: norms' statistics, and their count of batches, a buffer that
+    the layer's own Python code writes to and that only its name tells."""
     written = t.speculation.inputs_written(
         t.builder.graph, by=lambda node: not runs_once(node.target) and not updated_statistics(node))
     sources = [found.source.name for node in written if (found := t.builder.input_of(node)) is not None]

@@ -72,8 +72,9 @@ _DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
 _ORIGINAL = "_torchdynamo_orig_callable"
 _WRAPPER_ID = "_torchdynamo_wrapper_id"
 _INLINE = "_torchdynamo_inline"  # what torch's compiler traces in its place
-_TORCH_ATTRIBUTES = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT,
-                     "_fxjit_calls_allowed": Mark.ALLOW_IN_GRAPH}
+#: Attributes of functions that mark them: torch's, and that of what `caller_of` makes, which is no mark of the user's.
+_MARKING = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT,
+            "_fxjit_calls_allowed": Mark.ALLOW_IN_GRAPH}
 
 
 def set_mark(fn: Any, mark: Mark) -> None:
@@ -87,7 +88,7 @@ def mark_of(fn: Any) -> Mark | None:
     if found is not None:
         return found
     attributes = _attributes(fn)
-    for name, mark in _TORCH_ATTRIBUTES.items():
+    for name, mark in _MARKING.items():
         if attributes.get(name):
             return mark
     rules = sys.modules.get("torch._dynamo.trace_rules")

@@ -39,7 +39,7 @@ def printf(t: Tracer, template: str, other: Value) -> Value:
     else:
         items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
         given = tuple(_Shown.of(t, item, marked) for item in items)
-    if any(isinstance(each, _Shown) for each in _each(given)) and "*" not in template:
+    if any(isinstance(each, _Shown) for each in _arguments(given)) and "*" not in template:
         template, given = _deferred_fields(t, template, given, marked)
     if isinstance(given, dict):
         given = {key: _fixed(t, each) if f"%({key})" in template else each for key, each in given.items()}
@@ -48,13 +48,13 @@ def printf(t: Tracer, template: str, other: Value) -> Value:
     try:
         return marked.text(template % given)
     except (TypeError, ValueError, KeyError) as error:
-        unknown = [each for each in _each(given) if isinstance(each, _Shown)]
+        unknown = [each for each in _arguments(given) if isinstance(each, _Shown)]
         if unknown:  # which CPython may make a number of
             t.break_("format-symbolic", value=unknown[0].value.describe())
         t.raise_(type(error), *error.args)
 
 
-def _each(given: Any) -> Iterable[Any]:
+def _arguments(given: Any) -> Iterable[Any]:
     return given.values() if isinstance(given, dict) else given
 
 

@@ -522,7 +522,8 @@ def _grad(value: TensorValue, t: Tracer) -> Value:
 
 
 class AutogradNodeValue(UntraceableValue):
-    """`tensor.grad_fn`: there is one, of this class. It is made when the compiled graph runs, and no code can read it later."""
+    """`tensor.grad_fn`, of which its presence and its class are known: it is made when the graph runs. The trace breaks before
+    one that is used otherwise."""
 
     is_suspended = True
 
