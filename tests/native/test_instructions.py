@@ -84,10 +84,12 @@ SAMPLES: dict[str, tuple[Instruction, str]] = {
         Instruction("CONVOLVE", into=out, x=x, weight=y, bias=-1, sizes=Numbers((2, 3, 4))),
         "convolve(x, y, out=out, sizes=(2, 3, 4))",
     ),
+    "REPEAT": (Instruction("REPEAT", skip=0), "pass  # where it looked up out of range:"),
     "STORE_NUMBER": (Instruction("STORE_NUMBER", into=out, number=x), "out[:] = double(x)"),
     "LOAD": (Instruction("LOAD", out=out, object=Object(torch.ones(2), "self.weight")), "out = self.weight"),
     "FREE": (Instruction("FREE", (x, y)), "del x, y"),
     "WRITES": (Instruction("WRITES", (x, y)), "writes(x, y)"),
+    "FAIL": (Instruction("FAIL", text=Object("out of range")), "raise IndexError('out of range')  # up to here"),
     "RETURN": (Instruction("RETURN", (out, Object(None)), several=1), "return [out, None]"),
 }  # fmt: skip
 

@@ -127,6 +127,18 @@ run(frame_t *frame, int as_list)
         case I_LAUNCH:
             status = launch(frame, OPERANDS(LAUNCH));
             pc += WORDS(LAUNCH) + OPERANDS(LAUNCH)->count;
+            if (status < 0 && *pc == I_REPEAT && PyErr_ExceptionMatches(PyExc_IndexError)) {
+                PyErr_Clear();
+                status = 0;
+                pc += 1 + WORDS(REPEAT);
+            }
+            break;
+        case I_REPEAT:
+            pc += WORDS(REPEAT) + OPERANDS(REPEAT)->skip;
+            break;
+        case I_FAIL:
+            PyErr_SetObject(PyExc_IndexError, PyTuple_GET_ITEM(frame->program->objects, OPERANDS(FAIL)->text));
+            status = -1;
             break;
         case I_CALL_KERNEL:
             status = fxjit_step_call_kernel(frame, OPERANDS(CALL_KERNEL));

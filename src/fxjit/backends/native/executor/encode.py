@@ -62,7 +62,7 @@ class _Encoder:
         for each in listing.instructions:
             self.collect(each)
         origins, arithmetic, starts = self.arithmetic()
-        code = [word for each in listing.instructions for word in self.words(each, starts)]
+        code = self.code(starts)
         numbers = [size if isinstance(size, int) else 0 for size in self.numbers]
         return EncodedProgram(
             len(listing.inputs), len(self.slots), packed(code), packed(numbers), packed(origins), packed(arithmetic),
@@ -86,6 +86,17 @@ class _Encoder:
                 self.collect_values(each)
 
     # Words
+
+    def code(self, starts: dict[int, int]) -> list[int]:
+        code: list[int] = []
+        skipped: int | None = None  # where the words begin that the last REPEAT passes over
+        for each in self.listing.instructions:
+            code += self.words(each, starts)
+            if each.name == "REPEAT":
+                skipped = len(code)
+            elif each.name == "FAIL" and skipped is not None:
+                code[skipped - 1] = len(code) - skipped
+        return code
 
     def words(self, instruction: Instruction, starts: dict[int, int]) -> list[int]:
         opcode, words = instruction.opcode, [instruction.opcode.code]

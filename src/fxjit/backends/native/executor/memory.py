@@ -7,7 +7,7 @@ lifetimes and kept from call to call (_arena.c). Every other value is freed afte
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from .opcodes import Instruction, Listing, Variable
@@ -48,12 +48,29 @@ def freed(names: Iterable[str], offsets: dict[str, int]) -> list[Instruction]:
 
 
 def last_uses(instructions: list[Instruction]) -> dict[str, int]:
-    """Where each variable is read last; one that is not, where it is defined."""
+    """Where each variable is read last; one that is not, where it is defined. A step with what it repeats where it fails counts
+    as one instruction, behind whose FAIL the call goes on: what is defined in it goes with the call."""
     last: dict[str, int] = {}
-    for position, each in enumerate(instructions):
-        for name in (*each.reads(), *((each.out,) if each.out is not None else ())):
-            last[name] = position
+    for part in parts_of(instructions):
+        inside: set[str] = set()
+        for each in (instructions[position] for position in part):
+            outs = () if each.out is None else (each.out,)
+            inside.update(outs if len(part) > 1 else ())
+            for name in (*each.reads(), *outs):
+                if name not in inside:
+                    last[name] = part[-1]
     return last
+
+
+def parts_of(instructions: list[Instruction]) -> Iterator[range]:
+    """The positions of each instruction; those of one that may fail with what it then repeats, up to the FAIL."""
+    first, repeating = 0, False
+    for position, each in enumerate(instructions):
+        after = instructions[position + 1].name if position + 1 < len(instructions) else ""
+        repeating = (repeating or after == "REPEAT") and each.name != "FAIL"
+        if not repeating:
+            yield range(first, position + 1)
+            first = position + 1
 
 
 def arena_layout(instructions: list[Instruction], last: dict[str, int]) -> tuple[dict[str, int], int]:

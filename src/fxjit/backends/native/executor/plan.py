@@ -49,6 +49,7 @@ from .opcodes import (
     Value,
     Variable,
 )
+from .repeats import OUT_OF_RANGE, cannot_start_over, repeated
 
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
@@ -74,6 +75,7 @@ class _Planner:
         self.derived: dict[sympy.Symbol, sympy.Expr] = {}
         self.launched: set[str] = set()
         self.products: list[Shape] = []
+        self.runs_once = cannot_start_over(gm.graph)
 
     def plan(self, steps: Sequence[Any]) -> Listing:
         self.launched = launched_buffers(steps)
@@ -230,8 +232,26 @@ class _Planner:
         if isinstance(kernel, Kernel):
             unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
             self.add("LAUNCH", buffers, kernel=KernelEntry(launch.entry), unlocked=unlocked, sizes=sizes)
+            if self.runs_once:
+                self.repeat(repeated(launch, self.low, self.inputs, self.defined))
         else:
             self.add("CALL_KERNEL", buffers, cell=KernelCell(launch.entry), sizes=sizes, num_sizes=len(kernel.sizes))
+
+    def repeat(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """What runs where the kernel failed; no other instruction knows of what it defines."""
+        if not nodes:
+            return
+        names, defined, before = dict(self.names), set(self.defined), len(self.instructions)
+        try:
+            self.add("REPEAT", skip=0)
+            for node in nodes:
+                name = f"r_{node.name}"
+                self.call(node, name, real=False)
+                self.names[node] = name
+            self.add("FAIL", text=Object(OUT_OF_RANGE))
+        except UnprintableSize:
+            del self.instructions[before:]
+        self.names, self.defined = names, defined
 
     def extern(self, step: Extern) -> None:
         node = step.node

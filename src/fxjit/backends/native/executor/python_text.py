@@ -35,6 +35,14 @@ def _launch(i: Instruction) -> str:
     return f"{_text(i, 'kernel')}({_commas([*map(_value, i.repeated), *_sizes(i)])})"
 
 
+def _repeat(i: Instruction) -> str:
+    return "pass  # where it looked up out of range:"
+
+
+def _fail(i: Instruction) -> str:
+    return f"raise IndexError({_text(i, 'text')})  # up to here"
+
+
 def _call_kernel(i: Instruction) -> str:
     return f"{_text(i, 'cell')}({_commas([*map(_value, i.repeated), *_sizes(i)])})"
 
@@ -115,6 +123,7 @@ FORMS: dict[str, Callable[[Instruction], str]] = {
     "ALLOCATE": _allocate, "ARENA": _arena, "LAUNCH": _launch, "CALL_KERNEL": _call_kernel, "VIEW": _view, "CALL": _call,
     "ITEM": _item, "BIND": _bind, "ASSERT_STRIDES": _assert_strides, "GEMM": _gemm, "BMM": _bmm, "CONVOLVE": _convolve,
     "STORE_NUMBER": _store_number, "LOAD": _load, "FREE": _free, "WRITES": _writes, "RETURN": _return,
+    "REPEAT": _repeat, "FAIL": _fail,
 }  # fmt: skip
 
 
