@@ -45,7 +45,7 @@ from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
 from fxjit.frontend.updated_numbers import foresee_updated_numbers
-from fxjit.frontend.values import contexts, overrides, set_history, storages
+from fxjit.frontend.values import contexts, given_numbers, overrides, set_history, storages
 from fxjit.frontend.values import families as _values  # noqa: F401 - every value signs up at import
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
@@ -339,7 +339,12 @@ class Trace:
         dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)
         watcher = self.operators_once.before(self, target)
         observer = Observer() if dispatches or not is_known(target) else None
-        result = self._run_fake(target, node_args, node_kwargs, observer or watcher)
+        try:
+            result = self._run_fake(target, node_args, node_kwargs, observer or watcher)
+        except BreakGraph as signal:
+            if signal.reason != "data-dependent-operator":
+                raise
+            return given_numbers.emit_with_numbers(self, signal, target, args, kwargs or {})
         if watcher is not None:
             self.operators_once.behind(self, target, observer or watcher)
         if observer is not None and observer.collective:

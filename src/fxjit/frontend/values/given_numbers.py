@@ -1,20 +1,23 @@
 """Numbers in tensors that the frame was given: the guards read them before the frame starts, and they are symbols.
 
-A subscript and a branch want the number in an integer tensor without dimensions. Where that tensor existed before the frame, on
-the processor and not written to so far, or follows from such a one by a sum or a comparison with constants, the number is one
-that varies from call to call, as a number that the frame is given is: what is decided on it is a guard.
+A subscript, a branch and a size want the number in an integer tensor without dimensions. Where that tensor existed before the
+frame, on the processor and not written to so far, or follows from such a one by a sum or a comparison with constants, the
+number is one that varies from call to call, as a number that the frame is given is: what is decided on it is a guard.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 import torch.fx
 
+from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.guards.source import ApplySource
 from fxjit.schemas import name_of
@@ -35,6 +38,34 @@ def number_in(t: Tracer, tensor: GraphTensor) -> Value | None:
     if tensor.fake.dim() or overrides.entered_transforms(t) or overrides.entered_modes(t):
         return None
     return _number_of(t, tensor.node, _MOST_OPERATORS)
+
+
+def emit_with_numbers(t: Tracer, asked: BreakGraph, target: Callable[..., object] | str, args: Sequence[Any],
+                      kwargs: Mapping[str, Any]) -> Value:
+    """The call of an operator that `asked` a tensor for its number (`x.narrow(0, 0, length)`), with numbers in the place of
+    such tensors; breaks as it did where none is known before the frame starts, or that is not what the operator asked."""
+    bound = 1 if isinstance(target, str) else 0
+    given = [*args[bound:], *kwargs.values()]
+    found = [_with_number(t, arg) for arg in given]
+    if all(one is other for one, other in zip(found, given, strict=True)):
+        raise asked
+    count = len(args) - bound
+    try:
+        return t.emit(target, [*args[:bound], *found[:count]], dict(zip(kwargs, found[count:], strict=True)))
+    except BreakGraph:
+        raise asked from None
+
+
+def _with_number(t: Tracer, arg: Any) -> Any:
+    value = arg.realize() if isinstance(arg, Value) else arg
+    if isinstance(value, GraphTensor):
+        number = number_in(t, value) if value.fake.dtype in _INTEGERS else None
+        return arg if number is None else number
+    if not isinstance(value, (TupleValue, ListValue)) or value.pytype() not in (tuple, list, torch.Size):
+        return arg
+    items = value.realized()
+    found = [_with_number(t, item) for item in items]
+    return arg if all(one is other for one, other in zip(found, items, strict=True)) else TupleValue(found)
 
 
 def _number_of(t: Tracer, node: torch.fx.Node, operators: int) -> Value | None:
