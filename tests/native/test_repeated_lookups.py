@@ -67,6 +67,11 @@ LOOKUPS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def fresh():
+    fxjit.reset()
+
+
 def outcome(fn, index: int, grad: bool):
     weight = torch.arange(6.0).reshape(3, 2).requires_grad_(grad)
     try:
@@ -75,8 +80,11 @@ def outcome(fn, index: int, grad: bool):
         return type(error), str(error)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("lookup", LOOKUPS)
+SEVERAL_KERNELS = ("two lookups", "cross_entropy", "what the operator gives")
+
+
+@pytest.mark.parametrize(
+    ("lookup", "dynamic"), [*((name, None) for name in LOOKUPS), *((name, True) for name in SEVERAL_KERNELS)])
 def test_a_lookup_out_of_range_beside_an_operator_of_the_programs_own(lookup: str, dynamic: bool | None):
     def fn(x, i, w):
         return LOOKUPS[lookup](i, w) + own(x).sum()
@@ -97,3 +105,56 @@ def test_nothing_is_kept_or_repeated_where_the_call_succeeds():
     x, w = torch.randn(5, 4), torch.randn(4, 3)
     for index in ([0, 4], [1, 2], [3, 3]):
         assert_same(compiled(x, torch.tensor(index), w), fn(x, torch.tensor(index), w), rtol=1e-5)
+
+
+CALLS: list[str] = []
+
+
+@torch.library.custom_op("fxjit_lookups::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append("counted")
+    return x.clone()
+
+
+@counted.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+counted.register_autograd(lambda ctx, grad: grad)
+
+
+def set_places(w, i):
+    w = w.clone().uniform_()
+    w[i] = 1
+    return w.normal_()
+
+
+ORDERS = {
+    "behind the lookup": lambda x, i, w: counted(x).sum() + w[i] + torch.rand(2),
+    "before it": lambda x, i, w: counted(x) + torch.rand(2) * w[i],
+    "around it": lambda x, i, w: torch.rand(2) * counted(x) + w.exp()[i] + torch.randn(2),
+    "dropout": lambda x, i, w: F.dropout(F.dropout(w[i]) * counted(x)),
+    "dropout before": lambda x, i, w: F.dropout(w)[i] + counted(x),
+    "integers": lambda x, i, w: F.embedding(i, w) * torch.randn(2) + counted(x) + w[torch.randint(0, 3, (1,))],
+    "permutation": lambda x, i, w: (F.embedding(i, w), w[torch.randperm(3)], counted(x))[0],
+    "in place": lambda x, i, w: set_places(w, i) + counted(x),
+    "an operator behind the lookup": lambda x, i, w: w.relu()[i] * 2 + counted(x),
+    "operators around it": lambda x, i, w: counted(x) + w.relu()[i] * 2 + counted(x + 1),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_what_stands_behind_a_lookup_that_fails_was_not_done(backend: str, order: str):
+    """Random numbers are drawn, and operators of the program's own called, as far as eager came."""
+    fn = ORDERS[order]
+    for grad in (False, True):
+        compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
+        for index in (1, 9, 0, -9):
+            found = []
+            for each in (fn, compiled):
+                CALLS.clear()
+                torch.manual_seed(3)
+                found.append((outcome(each, index, grad), len(CALLS), torch.rand(2)))
+            assert_same(found[1], found[0], rtol=1e-5)

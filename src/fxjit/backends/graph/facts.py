@@ -24,10 +24,12 @@ from fxjit.schemas import (
     is_known,
     may_raise_on,
     name_of,
+    runs_once,
     signatures,
     storages_of,
     tensors_of,
     updated_statistics,
+    uses_rng,
     view_base,
     writes,
     written,
@@ -77,6 +79,24 @@ def may_raise(node: Node) -> bool:
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return node.op.startswith("call") and not is_known(target)
     return may_raise_on(target, [value for value in map(_tensors_in, (*node.args, *node.kwargs.values())) if value])
+
+
+def cannot_start_over(graph: torch.fx.Graph) -> bool:
+    """Whether an ATen graph has an operator that runs once a call: where the graph fails, the program's code does not run
+    instead (resume/deoptimization.py)."""
+    return any(map(_runs_once, graph.nodes))
+
+
+def is_ordered(node: Node) -> bool:
+    """Whether what the call does is seen where a graph failed that cannot start over, so that it stands behind all that may
+    raise before it: it draws random numbers, or runs once."""
+    return node.op == "call_function" and (uses_rng(node) or _runs_once(node))
+
+
+def _runs_once(node: Node) -> bool:
+    # What a higher-order operator calls is an argument of it.
+    return node.op == "call_function" and any(
+        isinstance(each, OpOverload) and each.namespace != "fxjit" and runs_once(each) for each in (node.target, *node.args))
 
 
 def _tensors_in(argument: Any) -> list[torch.Tensor]:

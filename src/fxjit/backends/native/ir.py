@@ -201,6 +201,8 @@ class Extern:
     reads: frozenset[str]
     mutates: frozenset[str] = frozenset()
     results: frozenset[str] = frozenset()
+    #: Whether no lookup that stands behind it is made before it.
+    ordered: bool = False
 
 
 Statement: TypeAlias = "Compute | Extern"

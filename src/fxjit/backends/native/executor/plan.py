@@ -49,7 +49,7 @@ from .opcodes import (
     Value,
     Variable,
 )
-from .repeats import OUT_OF_RANGE, cannot_start_over, repeated
+from .repeats import OUT_OF_RANGE, repeated
 
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
@@ -75,7 +75,6 @@ class _Planner:
         self.derived: dict[sympy.Symbol, sympy.Expr] = {}
         self.launched: set[str] = set()
         self.products: list[Shape] = []
-        self.runs_once = cannot_start_over(gm.graph)
 
     def plan(self, steps: Sequence[Any]) -> Listing:
         self.launched = launched_buffers(steps)
@@ -232,7 +231,7 @@ class _Planner:
         if isinstance(kernel, Kernel):
             unlocked = int(group_work(launch.group, self.hints) > LONG_KERNEL)
             self.add("LAUNCH", buffers, kernel=KernelEntry(launch.entry), unlocked=unlocked, sizes=sizes)
-            if self.runs_once:
+            if self.low.fails_for_good:
                 self.repeat(repeated(launch, self.low, self.inputs, self.defined))
         else:
             self.add("CALL_KERNEL", buffers, cell=KernelCell(launch.entry), sizes=sizes, num_sizes=len(kernel.sizes))

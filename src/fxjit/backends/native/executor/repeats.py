@@ -12,7 +12,8 @@ import torch
 import torch.fx
 from torch._ops import OpOverload
 
-from fxjit.schemas import may_raise_on, overloads_of, runs_once, uses_rng, writes
+from fxjit.backends.graph.facts import may_raise
+from fxjit.schemas import runs_once, uses_rng, writes
 
 from ..codegen.launch import Launch
 from ..lower.table import Lowering, meta_of, root_of
@@ -23,12 +24,6 @@ OUT_OF_RANGE = "index out of range in self"
 _MOST = 64
 
 
-def cannot_start_over(graph: torch.fx.Graph) -> bool:
-    """Whether an operator of the graph runs once a call; an operator that a higher-order one calls is an argument of it."""
-    return any(isinstance(each, OpOverload) and each.namespace != "fxjit" and runs_once(each)
-               for node in graph.nodes if node.op == "call_function" for each in (node.target, *node.args))
-
-
 def repeated(launch: Launch, low: Lowering, inputs: Collection[str], defined: Collection[str]) -> list[torch.fx.Node]:
     """The operators in a kernel that may raise on their numbers, in order, behind what they are calculated of: of what the
     kernel reads, else of anything that was `defined` before. `inputs` are the graph's: kernels check, then write to it."""
@@ -37,14 +32,9 @@ def repeated(launch: Launch, low: Lowering, inputs: Collection[str], defined: Co
     origins = {node for member in launch.group.members for node in member.compute.origins}
     calls: set[torch.fx.Node] = set()
     for node in origins:
-        if node.op == "call_function" and _may_raise(node):
+        if may_raise(node):
             calls |= _calculation(node, low, read) or _calculation(node, low, before) or set()
     return sorted(calls)
-
-
-def _may_raise(node: torch.fx.Node) -> bool:
-    given = [[meta] if isinstance(meta := meta_of(each), torch.Tensor) else [] for each in node.all_input_nodes]
-    return any(may_raise_on(overload, given) for overload in overloads_of(node.target))
 
 
 def _calculation(node: torch.fx.Node, low: Lowering, known: Collection[str]) -> set[torch.fx.Node] | None:

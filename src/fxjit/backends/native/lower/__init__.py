@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import _C, budget
-from fxjit.backends.graph.facts import is_check
+from fxjit.backends.graph.facts import is_check, is_ordered
 from fxjit.schemas import written
 
 from ..index import same_sizes, sizes_of
@@ -100,7 +100,8 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         low.env[node] = Number(node) if isinstance(meta, torch.SymFloat) else meta
         return
     name = op_name(node)
-    if low.raising and (node.meta.get(MARK) or any(is_input(low, arg) for arg in written(node))):
+    late = node.meta.get(MARK) or any(is_input(low, arg) for arg in written(node)) or (low.fails_for_good and is_ordered(node))
+    if low.raising and late:
         low.settle_raising(node)
     if node.target is getitem and node.args[0] in low.env and isinstance(low.env[node.args[0]], tuple):  # type: ignore[index]  # getitem's first argument is a node
         value = low.env[node.args[0]][node.args[1]]  # type: ignore[index]  # getitem's first argument is a node
@@ -246,7 +247,7 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     else:
         low.env[node] = meta
     results = frozenset(f"b{number}" for number in range(first, low.counter))
-    low.statements.append(Extern(node, reads, writes, results))
+    low.statements.append(Extern(node, reads, writes, results, low.fails_for_good and is_ordered(node)))
 
 
 def is_input(low: Lowering, node: torch.fx.Node) -> bool:

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from fxjit.backends.graph.facts import cannot_start_over
 from fxjit.schemas import views_first_argument
 
 from ..choose.recompute import should_keep
@@ -146,6 +147,8 @@ class Lowering:
         #: All that were among them; and users of theirs that read their values, not only their shapes.
         self.lookups: dict[torch.fx.Node, None] = {}
         self.readers: set[torch.fx.Node] = set()
+        #: Whether the program does not run instead where the graph fails.
+        self.fails_for_good = cannot_start_over(graph)
         #: Nodes that write to an input where they stand, as a second run would again.
         self.repeats: set[torch.fx.Node] = set()
 
@@ -314,8 +317,8 @@ class Lowering:
                 self.materialize(node)
 
     def settle_raising(self, before: torch.fx.Node) -> None:
-        """Values not stored yet, of which computing one may raise, are stored before an input is written to by `before`: what
-        raises leaves the inputs as they were."""
+        """Values not stored yet, of which computing one may raise, are stored before `before` writes to an input or does what
+        is not undone: what raises leaves all as it was."""
         pending, self.raising = self.raising, []
         self.store_values(
             node

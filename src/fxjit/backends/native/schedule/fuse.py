@@ -174,6 +174,8 @@ class Fuser:
         self.step_writes: list[set[str]] = []
         #: The last step that may raise. One that writes to an input comes behind it, unless the statement itself came before.
         self.last_raising = -1
+        #: The last extern call that is `ordered`.
+        self.last_ordered = -1
         #: Which step finds a size that depends on data: who has it among its own sizes comes after that.
         self.found: dict[sympy.Symbol, int] = {}
 
@@ -181,6 +183,8 @@ class Fuser:
         if isinstance(statement, Extern):
             self.append(statement, set(statement.reads), set(statement.mutates | statement.results))
             self.found |= dict.fromkeys(statement.node.meta.get("unbacked_bindings") or (), len(self.steps) - 1)
+            if statement.ordered:
+                self.last_ordered = len(self.steps) - 1
             if may_raise(statement.node):
                 self.last_raising = len(self.steps) - 1
             return
@@ -232,6 +236,8 @@ class Fuser:
             first = max(first, index)
         if compute.out.kind == "input":
             first = max(first, self.last_raising + 1)
+        if compute.gathers():
+            first = max(first, self.last_ordered + 1)
         if self.found:
             for symbol in group_symbols(Group(compute.size, [Member(compute, compute.rsize)])):
                 first = max(first, self.found.get(symbol, -1) + 1)
