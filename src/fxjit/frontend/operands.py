@@ -195,7 +195,16 @@ def _call(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], size
             return arg
         raise _Unknown
 
-    return _Call(func, tuple(map(known, args)), tuple((name, known(each)) for name, each in kwargs.items()))
+    outs = {each.name for each in func._schema.arguments if each.is_out} if sizes is _one_element else ()
+    return _Call(func, tuple(map(known, args)), tuple(
+        (name, _emptied(known(each)) if name in outs else known(each)) for name, each in kwargs.items()))
+
+
+def _emptied(given: Any) -> Any:
+    """To be resized, which torch warns of where there is something in it."""
+    if isinstance(given, _Operand):
+        return given._replace(sizes=(0,))
+    return tuple(map(_emptied, given)) if type(given) is tuple else given
 
 
 def _one_element(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -136,7 +136,8 @@ class Speculation:
             if is_wrapper(node.meta["example_value"]):
                 return None  # only its class could copy it
             numel = fake.untyped_storage().nbytes() // fake.element_size() if whole and has_storage(fake) else fake.numel()
-            copied += numel if isinstance(numel, int) else _MOST_COPIED + 1
+            known = numel.node.hint if isinstance(numel, torch.SymInt) else numel
+            copied += _MOST_COPIED + 1 if known is None else known
             written.append(node)
         return UndoPlan(tuple(written), any(map(uses_rng, graph.nodes)), copied > _MOST_COPIED, whole)
 

@@ -25,13 +25,14 @@ from torch.utils import _pytree as pytree
 
 from fxjit.budget import OverBudget
 from fxjit.collectives import NotFunctional
-from fxjit.schemas import all_nodes, has_kernel, name_of, overloads_of, tensors_of, written
+from fxjit.overlap import have_common_element
+from fxjit.schemas import IN_PLACE_FUNCTIONS, all_nodes, has_kernel, name_of, overloads_of, tensors_of, written
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
 from ..graph.buckets import delays_reductions
 from ..graph.edit import outputs_of
 from ..graph.facts import data_dependent, mutated_inputs, uses_storage_offsets
-from ..graph.layout import byte_range, is_dense, overlaps_itself
+from ..graph.layout import byte_range, hints, overlaps_itself
 from ..graph.split import CannotSplit
 from . import decisions
 from .artifacts import CompiledArtifacts
@@ -219,23 +220,43 @@ def _is_made_by_strides(node: torch.fx.Node) -> bool:
 
 
 def _writes_over_argument(candidate: Candidate) -> bool:
-    """Whether a call writes to memory that partly is that of another operand, which eager refuses. As eager does, only dense
-    tensors are looked at."""
+    """Whether a call writes to memory that is that of another operand too, unless it goes through both element by element and
+    they are one. Eager refuses most such calls; others read what they wrote before."""
     gm = candidate.captured
     return isinstance(gm, torch.fx.GraphModule) and any(map(_arguments_overlap, all_nodes(gm.graph)))
 
 
 def _arguments_overlap(node: torch.fx.Node) -> bool:
     written_to = [each for each in written(node) if _storage(each) is not None]
-    sharing = [each for each in node.all_input_nodes if each not in written_to and _storage(each) is not None]
-    for place, other in ((a, b) for a in written_to for b in sharing if _storage(a) == _storage(b)):
+    if not written_to:
+        return False
+    others: list[torch.fx.Node] = []
+    torch.fx.map_arg((node.args, node.kwargs), others.append)
+    for each in written_to:
+        others.remove(each)  # `x.addmm_(x, x)` still reads x
+    sharing = [(a, b) for a in written_to for b in others if _storage(a) == _storage(b)]
+    for place, other in sharing:
         into, read = _part_written(node, place), next(tensors_of(other))
-        if into is None or not (is_dense(into) and is_dense(read)):
-            continue
-        (start, end), (first, last) = byte_range(into), byte_range(read)
-        if start < last and first < end and (start, end, into.stride()) != (first, last, read.stride()):
+        if into is None:
+            return True
+        if not (_goes_by_element(node) and _is_same_view(into, read)) and have_common_element(into, read):
             return True
     return False
+
+
+def _goes_by_element(node: torch.fx.Node) -> bool:
+    """Whether each element that is written depends on that of the same place in the other operands only. One list with another
+    is looked at by `_lists_overlap`."""
+    if node.target in IN_PLACE_FUNCTIONS:
+        return node.target is not operator.imatmul
+    if any(isinstance(each, (list, tuple)) for each in node.args):
+        return name_of(node.target).startswith("_foreach")
+    return name_of(node.target) == "copy_" or any(torch.Tag.pointwise in each.tags for each in overloads_of(node.target))
+
+
+def _is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and all(hints(x) == hints(y) for x, y in (
+        (a.shape, b.shape), (a.stride(), b.stride()), ([a.storage_offset()], [b.storage_offset()])))
 
 
 def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
@@ -456,8 +477,8 @@ RULES: tuple[Rule, ...] = (
          "An operator writes to a tensor whose elements lie on each other (`as_strided`, overlapping windows of `unfold`): "
          "eager goes from element to element, and reads what it wrote before."),
     Rule("overlapping-argument", "captured graph", _writes_over_argument,
-         "An operator writes to memory that partly is that of another operand (`x[1:].copy_(x[:-1])`), which eager refuses "
-         "when it runs."),
+         "An operator writes to memory that is that of another operand too (`x[1:].copy_(x[:-1])`, `torch.mm(x, x, out=x)`), "
+         "which eager refuses when it runs, or reads as far as it is written."),
     Rule("overlapping-list", "captured graph", _writes_overlapping_list,
          "An operator over a list of tensors (`torch._foreach_add_`) writes to memory that a tensor at another place of its "
          "lists shares: eager goes through the list one by one."),

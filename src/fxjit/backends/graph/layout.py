@@ -57,12 +57,6 @@ def overlaps_itself(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     return _reach(size, stride) is None
 
 
-def is_dense(x: torch.Tensor) -> bool:
-    """Whether the elements lie apart, with no memory between them; of symbols, with the sizes at hand."""
-    sizes, reach = hints(x.shape), _reach(x.shape, x.stride())
-    return None not in sizes and reach is not None and reach + 1 == math.prod(sizes)  # type: ignore[arg-type]  # no None
-
-
 def _reach(size: Sequence[Any], stride: Sequence[Any]) -> int | None:
     """The distance of the last element from the first; None where elements lie on each other."""
     known: Any = zip(hints(stride), hints(size), strict=True)

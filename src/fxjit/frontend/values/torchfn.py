@@ -28,6 +28,7 @@ from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 from fxjit.homes import module_of
+from fxjit.overlap import have_common_element
 from fxjit.schemas import is_known
 from fxjit.skips import marks
 
@@ -82,13 +83,15 @@ def _call_with_out(
     t: Tracer, fn: Callable[..., Any], args: list[Value], named: dict[str, Value], outs: list[TensorValue]
 ) -> Value:
     """A call with `out=`. The written tensor keeps its strides, whatever those of the operator's own result are.
-    AOTAutograd, which turns `out=` into calls without, would give it these: where they differ, the result is copied."""
+    AOTAutograd, which turns `out=` into calls without, would give it these: where they differ, the result is copied, unless
+    what is written is read too: eager refuses that, or reads as far as it has written."""
     target = _as_target(fn)
     with t.dry_run(name_of(fn)):
         made = tensors_in([t.emit(target, args, {key: arg for key, arg in named.items() if key != "out"})])
     if [tuple(each.fake.shape) for each in outs] != [tuple(each.fake.shape) for each in made]:
         t.break_("tensor-out", function=name_of(fn), why="it is resized")
-    if all(map(_laid_out_alike, outs, made)):
+    read = tensors_in([*args, *(arg for key, arg in named.items() if key != "out")])
+    if all(map(_laid_out_alike, outs, made)) or any(have_common_element(a.fake, b.fake) for a in outs for b in read):
         return t.emit(target, args, named)
     fresh = [t.emit(torch.empty_like, [each], {"memory_format": t.make(torch.contiguous_format)}) for each in outs]
     single = isinstance(named["out"], TensorValue)
