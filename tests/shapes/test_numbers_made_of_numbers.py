@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,15 @@ MADE: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "str.format": lambda x, n: (x + 1, "{} {:>3} {a:03d}".format(n, n * 2, a=n), "{a!r}".format_map({"a": n})),
     "str.join": lambda x, n: (x + 1, ",".join([str(n), "a", f"{n + 1}"])),
     "text of a shape": lambda x, n: (x + 1, "%s %d" % (torch.ones(n).shape, n)),
+    "methods of an int": lambda x, n: (x * n.bit_length(), n.conjugate(), n.as_integer_ratio(), n.real + n.imag, n.denominator),
+    "methods of a float": lambda x, n: (x * (n + 0.5).as_integer_ratio()[0], (n + 0.5).is_integer(), (n / 3).conjugate()),
+    "a power of two": lambda x, n: x * (1 << (n - 1).bit_length()) if n > 4 else x,
+    "of containers": lambda x, n: x * math.fsum([n, 1.0, n]) + math.dist((n, 1.0), (0.0, 2.0)),
+    "tuples": lambda x, n: (x * math.frexp(n / 3)[0], math.modf(n / 3)),
+    "isclose by name": lambda x, n: x if math.isclose(n, 3, rel_tol=1e-3, abs_tol=0.1) else -x,
+    "statistics": lambda x, n: (x * statistics.mean([n / 4, 1, 2]), statistics.stdev((n, 1, 2)), statistics.median([n, 3])),
+    "repeated text": lambda x, n: (x * n, "-" * n, n * "=" + "|", f"{'ab' * n}!"),
+    "bases": lambda x, n: (x * n, hex(n), oct(n + 1), bin(n * 2)),
     "text with text": lambda x, n: (x + 1, "n=" + str(n) + "!"),
 }
 
@@ -140,12 +150,17 @@ def test_text_that_is_joined_is_no_guard_until_it_is_read() -> None:
     lambda x, n: ",".join([str(n), n]), lambda x, n: str(n).join("abc"),
     lambda x, n: 1 if ",".join([str(n), "a"]) == "7,a" else 0, lambda x, n: "%d" % (n / 2),
     lambda x, n: "%(b)s" % {"a": n},  # noqa: F504, F505
+    lambda x, n: "-" * (n / 2), lambda x, n: hex(n / 2), lambda x, n: ("-" * n) == "-----", lambda x, n: len("ab" * n),
+    lambda x, n: b"x" * n, lambda x, n: chr(n + 60), lambda x, n: (n / 2).numerator, lambda x, n: int.__add__(n / 2, 1),
+    lambda x, n: int.bit_length(n / 2), lambda x, n: n.to_bytes(1, "big"), lambda x, n: statistics.mean([n, n / 3, x.shape[0]]),
+    lambda x, n: math.dist([n], [1, 2]), lambda x, n: statistics.variance([n]), lambda x, n: (n / 4).hex(),
+    lambda x, n: math.isclose(n, 3, abs_tol=-1),
 ])
 def test_other_texts_are_as_in_eager(program: Callable[[torch.Tensor, int], Any]) -> None:
     def caught(x: torch.Tensor, n: int) -> Any:
         try:
             return x + 1, program(x, n)
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
             return x - 1, type(error), str(error)
 
     fxjit.reset()

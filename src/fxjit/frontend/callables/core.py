@@ -144,8 +144,22 @@ def _folded(fn: Any) -> None:
         return fold_call(t, fn, args, kwargs)
 
 
-for _fn in (chr, ord, hex, oct, bin):
+for _fn in (chr, ord):
     _folded(_fn)
+
+
+def _base(fn: Any, form: str) -> None:
+    @function(fn)
+    def call(t: Tracer, number: Value, /) -> Value:
+        if not number.is_constant() and hasattr(number.pytype(), "__index__"):
+            number = protocol.unary(t, "index", number)
+        if number.is_constant() or number.pytype() is not int:
+            return fold_call(t, fn, [number])
+        return protocol.format_(t, number, form)
+
+
+for _fn, _form in ((hex, "#x"), (oct, "#o"), (bin, "#b")):
+    _base(_fn, _form)
 
 
 # -- attributes -------------------------------------------------------------------------------------------------

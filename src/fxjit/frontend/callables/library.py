@@ -254,7 +254,7 @@ def _math(fn: Callable[..., Any]) -> None:
                 return protocol.unary(t, slot, value)
             if symbolic is not None and value.node is not None and value.pytype() in (int, float):
                 return t.emit(symbolic, args)
-        found = None if kwargs else computed(t, fn, args)
+        found = computed(t, fn, args, kwargs)
         if found is not None:
             return found
         fixed = [_specialized(t, arg) for arg in args]

@@ -195,15 +195,26 @@ def _folding(fn: Callable[..., Any]) -> Handler:
 
 def fold_call(t: Tracer, fn: Callable[..., Any], args: Iterable[Value],
               kwargs: dict[str, Value] | None = None) -> Value:
-    """The value of a pure call; arguments may be constants and containers of constants."""
+    """The value of a pure call; arguments may be constants and containers of constants. Numbers that vary are constants for
+    it: what takes these as they are has a handler of its own."""
     args, kwargs = list(args), kwargs or {}
     try:
-        known = [concrete(arg) for arg in args]
-        named = {name: concrete(arg) for name, arg in kwargs.items()}
+        known = [concrete(settled(t, arg)) for arg in args]
+        named = {name: concrete(settled(t, arg)) for name, arg in kwargs.items()}
     except NotConcrete:
         unknown_call(t, fn, args)
     protocol.guard_conversions(t, [*known, *named.values()])
     return protocol.fold(t, lambda: fn(*known, **named))
+
+
+def settled(t: Tracer, arg: Value) -> Value:
+    """A number that varies, and is known when the frame starts, as the constant that it is now."""
+    arg = arg.realize()
+    depends_on_data = getattr(arg, "depends_on_data", None)
+    if depends_on_data is None or depends_on_data():
+        return arg
+    settled: Value = arg.specialize(t)  # type: ignore[attr-defined]  # only numbers that vary depend on data or do not
+    return settled
 
 
 def unknown_call(t: Tracer, fn: Any, args: Iterable[Value]) -> Any:

@@ -6,13 +6,15 @@ arithmetic with constants, the result is found again by the same calls: it is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import sympy
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.shapes import our_source
@@ -23,18 +25,22 @@ _MOST_CALLS: Final = 8
 
 
 class NumberCall:
-    """A function of a number: `fn(*args)`, where each argument is a constant, `...` for the number, or a `NumberCall` of it."""
+    """A function of a number: `fn(*args, **named)`, where each argument is a constant, `...` for the number, or a `NumberCall`
+    of it; those by name are constants."""
 
-    __slots__ = ("args", "fn")
+    __slots__ = ("args", "fn", "named")
 
-    def __init__(self, args: tuple[Any, ...], fn: Callable[..., Any]) -> None:
-        self.args, self.fn = args, fn
+    def __init__(self, args: tuple[Any, ...], fn: Callable[..., Any], named: Mapping[str, Any] | None = None) -> None:
+        self.args, self.fn, self.named = args, fn, dict(named or {})
 
     def __call__(self, number: Any) -> Any:
-        return self.fn(*[number if arg is ... else arg(number) if type(arg) is NumberCall else arg for arg in self.args])
+        given = [number if arg is ... else arg(number) if type(arg) is NumberCall else arg for arg in self.args]
+        return self.fn(*given, **self.named)
 
     def __repr__(self) -> str:
-        return f"{self.fn.__name__}({', '.join(['_' if arg is ... else repr(arg) for arg in self.args])})"
+        given = ["_" if arg is ... else repr(arg) for arg in self.args]
+        given += [f"{name}={arg!r}" for name, arg in self.named.items()]
+        return f"{self.fn.__name__}({', '.join(given)})"
 
     def __eq__(self, other: object) -> bool:  # as text, constants differ by their type and sign, too
         return isinstance(other, NumberCall) and other.fn is self.fn and repr(other) == repr(self)
@@ -43,18 +49,28 @@ class NumberCall:
         return hash(repr(self))
 
 
-def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
-    """`fn(*args)` of constants and of what follows from one number that varies; None where that is not known before the frame
-    starts, and where it raises."""
+def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value],
+             kwargs: Mapping[str, Value] | None = None) -> Value | None:
+    """`fn(*args)` of constants, of what follows from one number that varies, and of lists and tuples of these, as tuples; None
+    where that is not known before the frame starts, and where it raises."""
     given: dict[Source, Any] = {}
-    call = _call(fn, args, given, _MOST_CALLS)
+    call = _call(fn, args, given, _MOST_CALLS, kwargs or {})
     if call is None or len(given) != 1:
         return None
     ((base, known),) = given.items()
     try:
-        number = call(known)
+        result = call(known)
     except (ArithmeticError, TypeError, ValueError):  # the program's: the call itself raises it
         return None
+    if type(result) is not tuple:
+        return _found(t, result, call, base)
+    items = [_found(t, item, NumberCall((call, place), operator.getitem), base) for place, item in enumerate(result)]
+    found = [item for item in items if item is not None]
+    return TupleValue(found) if len(found) == len(items) else None
+
+
+def _found(t: Tracer, number: Any, call: NumberCall, base: Source) -> Value | None:
+    """What `call` of the number at `base` gives, which is `number` now."""
     source = ApplySource(base, call, repr(call))
     if type(number) is bool:
         t.guard(ConstIs(source, number))
@@ -62,14 +78,19 @@ def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value 
     return t.varying_number(number, source) if type(number) in (int, float) else None
 
 
-def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any], most: int) -> NumberCall | None:
+def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any], most: int,
+          named: Mapping[str, Value] | None = None) -> NumberCall | None:
     """The call as a function of the number in `given`, where it is put with the source at which it is found."""
     parts: list[Any] = []
-    for arg in args:
-        if not isinstance(arg, SymValue):
-            part = arg.as_constant() if arg.is_constant() else ...
-            if type(part) not in _NUMBERS:
-                return None
+    for arg in map(Value.realize, args):
+        if arg.is_constant():
+            part = arg.as_constant()
+            if type(part) not in _NUMBERS and (type(part) is not tuple or any(type(each) not in _NUMBERS for each in part)):
+                part = None
+        elif isinstance(arg, (TupleValue, ListValue)) and arg.pytype() in (tuple, list):
+            part = _call(_together, arg.items, given, most - 1) if most else None
+        elif not isinstance(arg, SymValue):
+            part = None
         elif arg.made is not None:
             part = _call(*arg.made, given, most - 1) if most else None
         else:
@@ -79,7 +100,12 @@ def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any
         if part is None:
             return None
         parts.append(part)
-    return NumberCall(tuple(parts), fn)
+    known = {name: value.as_constant() if value.is_constant() else None for name, value in (named or {}).items()}
+    return None if any(type(value) not in _NUMBERS for value in known.values()) else NumberCall(tuple(parts), fn, known)
+
+
+def _together(*numbers: Any) -> tuple[Any, ...]:
+    return numbers
 
 
 def _given(number: SymValue) -> tuple[Source, Any] | None:

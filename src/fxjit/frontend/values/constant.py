@@ -154,8 +154,16 @@ class ConstantValue(Value):
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if op == "%" and not reflected and isinstance(self.obj, str):
             return protocol.printf(t, self.obj, other)
-        if op == "*" and isinstance(self.obj, (str, bytes)) and other.pytype() is int:
-            t.break_("format-symbolic", value=other.describe())
+        if op == "*" and isinstance(self.obj, (str, bytes)) and other.pytype() in (int, float):
+            text = None
+            if type(self.obj) is str and other.pytype() is int:
+                text = protocol.deferred_text(t, "times", other, self.obj)
+            specialize = getattr(other, "specialize", None)
+            if text is None and specialize is not None:
+                return protocol.binary(t, op, self, specialize(t))
+            if text is None:
+                t.break_("format-symbolic", value=other.describe())
+            return text
         return NOT_IMPLEMENTED
 
     def tp_iter(self, t: Tracer) -> Value:

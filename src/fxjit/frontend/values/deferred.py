@@ -83,9 +83,9 @@ def _version(tensor: TensorValue) -> int | None:
 
 
 class Field(NamedTuple):
-    """One value in a text: how it is shown, and the format that it is shown in."""
+    """One value in a text: how it is shown, and the format that it is shown in; or how often a text stands there."""
 
-    how: Literal["str", "repr", "format", "printf"]
+    how: Literal["str", "repr", "format", "printf", "times"]
     spec: str
     value: Value
 
@@ -157,7 +157,7 @@ def written(template: tuple[str | tuple[str, str], ...], *values: object) -> str
 
 _SHOWN: Final[dict[str, Callable[[Any, str], str]]] = {
     "str": lambda value, spec: str(value), "repr": lambda value, spec: repr(value), "format": format,
-    "printf": lambda value, spec: spec % (value,),
+    "printf": lambda value, spec: spec % (value,), "times": lambda value, spec: spec * value,
 }
 
 
@@ -187,9 +187,11 @@ def defers_texts() -> bool:
 
 
 @protocol.deferred_text.provide
-def deferred_text(t: Tracer, how: Literal["str", "repr", "format"], value: Value, spec: str) -> Value | None:
+def deferred_text(t: Tracer, how: Literal["str", "repr", "format", "times"], value: Value, spec: str) -> Value | None:
     """The text of a tensor, or of a container with one, where calls may be deferred; of a number that varies, which most
     texts of errors show and nobody reads; or a text that is its own. None where one is made now."""
+    if how == "times":
+        return JoinedText(t, (Field(how, spec, value),)) if varies(value) else None
     if value.pytype() is str and how != "repr" and not spec:
         return value
     of_number = isinstance(value.realize(), SymValue) and not spec.endswith("c") and _may_have(value.realize(), spec)

@@ -58,6 +58,9 @@ class BuiltinValue(Value):
             t.raise_(TypeError, f"unbound method {owner.__name__}.{name}() needs an argument")
         receiver = args[0].realize()
         if not issubclass(receiver.pytype(), owner):
+            if isinstance(self.fn, types.WrapperDescriptorType):
+                t.raise_(TypeError, f"descriptor '{name}' requires a '{owner.__name__}' object but received a "
+                                    f"'{receiver.pytype().__name__}'")
             t.raise_(TypeError, f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply to a "
                                 f"'{receiver.pytype().__name__}' object")
         return call_builtin_method(t, receiver, name, args[1:], kwargs, owner)

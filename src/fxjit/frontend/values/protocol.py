@@ -584,9 +584,10 @@ def hash_(t: Tracer, v: Value) -> Value:
     return v.realize().tp_hash(t)
 
 
-#: `str(v)`, `repr(v)` and `format(v, spec)` of values whose text may be deferred (deferred.py); None where it is not.
-deferred_text: Final[ExtensionPoint[[Tracer, Literal["str", "repr", "format"], Value, str], Value | None]] = ExtensionPoint(
-    "deferred_text")
+#: `str(v)`, `repr(v)`, `format(v, spec)` and `text * v` of values whose text may be deferred (deferred.py); None where it is
+#: not.
+deferred_text: Final[ExtensionPoint[
+    [Tracer, Literal["str", "repr", "format", "times"], Value, str], Value | None]] = ExtensionPoint("deferred_text")
 #: `"".join(parts)` of str (deferred.py).
 joined_texts: Final[ExtensionPoint[[Tracer, list[Value]], Value]] = ExtensionPoint("joined_texts")
 #: `template % other` (callables/printf.py).

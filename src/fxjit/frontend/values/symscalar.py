@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,9 +95,17 @@ class SymValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.make(self.pytype())
-        if name in ("real", "numerator") and self.pytype() is not bool:
+        kind = self.pytype()
+        if name in ("real", "numerator") and kind is not bool and hasattr(kind, name):
             return self
+        if name in ("imag", "denominator") and kind is not bool and hasattr(kind, name):
+            return t.make(1 if name == "denominator" else kind())
+        if not name.startswith("__") and isinstance(protocol.type_lookup(kind, name), types.MethodDescriptorType):
+            return protocol.make_builtin_method(t, self, name)
         return protocol.getattr_(t, self.specialize(t), name)
+
+    def meth_conjugate(self, t: Tracer) -> Value:
+        return _as_integer(t, self)
 
     def tp_iter(self, t: Tracer) -> Value:
         t.raise_(TypeError, f"'{self.pytype().__name__}' object is not iterable")
