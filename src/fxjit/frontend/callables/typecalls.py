@@ -25,7 +25,7 @@ from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.random_values import RandomValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
-from fxjit.frontend.values.sets import SetValue
+from fxjit.frontend.values.sets import SetValue, set_part
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrapped import StaticMethodValue
 
@@ -123,9 +123,10 @@ def set_(t: Tracer, values: Value | None = None, /) -> Value:
 
 
 def _set_of(t: Tracer, values: Value | None, cls: type) -> SetValue:
-    if isinstance(values, SetValue):
+    part = set_part(values) if values is not None and issubclass(values.pytype(), (set, frozenset)) else None
+    if part is not None:  # whatever the `__iter__` of a subclass says
         made = SetValue(t, cls=cls)
-        order, elements, history = values.operand(t)
+        order, elements, history = part.operand(t)
         made.elements, made.order, made.history = dict(elements), cls(order), set_history.done(history, cls.__name__)
         return made
     made = SetValue(t, _elements(t, values), cls)

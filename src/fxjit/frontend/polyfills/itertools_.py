@@ -163,7 +163,9 @@ def _zip_longest(parts: list[Iterator[Any]], fillvalue: Any) -> Iterator[Any]:
 def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
     if n < 0:
         raise ValueError("n must be >= 0")
-    items = iter(iterable)
+    if n == 0:
+        return ()
+    items = iter(iter(iterable))  # twice, as C does
     queues: list[list[Any]] = [[] for _ in range(n)]
     asking: list[bool] = []
     return tuple([_tee(items, queues, queue, asking) for queue in queues])
@@ -186,35 +188,50 @@ def _tee(items: Iterator[Any], queues: list[list[Any]], queue: list[Any], asking
         yield queue.pop(0)
 
 
+class _Groups:
+    """What a `groupby` and its groups share."""
+
+    def __init__(self, items: Iterator[Any], key: Callable[[Any], Any] | None) -> None:
+        self.items, self.key_function = items, key
+        #: The item that no group has given yet, its key, and the key of the group that is given.
+        self.item = self.key = self.target = _END
+        #: How many groups there were: an earlier one is at its end.
+        self.group = 0
+
+    def step(self) -> bool:
+        item = next(self.items, _END)
+        if item is _END:
+            return False
+        key = item if self.key_function is None else self.key_function(item)
+        self.item, self.key = item, key
+        return True
+
+
 @polyfill(itertools.groupby)
 def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[Any]:
-    state: list[Any] = [True, None, None]  # more to come, the next item, its key
-    items = iter(iterable)
-    _step(items, key, state)
-    return _groups(items, key, state)
+    return _groups(_Groups(iter(iterable), key))
 
 
-def _step(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any]) -> None:
-    item = next(items, _END)
-    if item is _END:
-        state[0] = False
-    else:
-        state[1], state[2] = item, item if key is None else key(item)
+def _groups(shared: _Groups) -> Iterator[Any]:
+    while True:
+        shared.group += 1
+        while shared.key is _END or (
+                shared.target is not _END and (shared.target is shared.key or shared.target == shared.key)):
+            if not shared.step():
+                return
+        shared.target = shared.key
+        yield shared.key, _group(shared, shared.group, shared.target)
 
 
-def _groups(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any]) -> Iterator[Any]:
-    while state[0]:
-        current = state[2]
-        yield current, _group(items, key, state, current)
-        while state[0] and state[2] == current:
-            _step(items, key, state)
-
-
-def _group(items: Iterator[Any], key: Callable[[Any], Any] | None, state: list[Any], current: Any) -> Iterator[Any]:
-    while state[0] and state[2] == current:
-        item = state[1]
+def _group(shared: _Groups, group: int, target: Any) -> Iterator[Any]:
+    while shared.group == group:
+        if shared.item is _END and not shared.step():
+            return
+        if not (target is shared.key or target == shared.key):
+            return
+        item = shared.item
+        shared.item = shared.key = _END
         yield item
-        _step(items, key, state)
 
 
 def _batched(iterable: Iterable[Any], n: int, *, strict: bool = False) -> Iterator[Any]:

@@ -583,7 +583,17 @@ class DictViewValue(Value):
         return super().tp_getattro(t, name)
 
     def meth_isdisjoint(self, t: Tracer, other: Value) -> Value:
-        return t.make(not any(protocol.contains(t, self, item) for item in protocol.unpack(t, other)))
+        iterated: Value = other
+        searched: Value = self
+        like_set = issubclass(other.pytype(), (set, frozenset)) or (isinstance(other, DictViewValue) and other.kind != "values")
+        # CPython iterates over the shorter one then.
+        if like_set and protocol.truth(t, protocol.compare(t, ">", protocol.length(t, other), protocol.length(t, self))):
+            iterated, searched = self, other
+        items = protocol.iter_(t, iterated)
+        while (item := protocol.next_(t, items)) is not None:
+            if protocol.contains(t, searched, item):
+                return t.make(False)
+        return t.make(True)
 
     def meth___reversed__(self, t: Tracer) -> Value:
         return DictIteratorValue(self.mapping, self.kind, backwards=True)

@@ -8,7 +8,7 @@ the order that a later change leads to depends on the whole table, gaps and all:
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Final
 
@@ -330,11 +330,35 @@ class SetValue(Value):
                 self.meth_add(t, value)
         return t.make(None)
 
+    def _common(self, t: Tracer, others: Iterable[Value]) -> list[Operand]:
+        """The operands of an intersection with one after the other."""
+        operands: list[Operand] = []
+        keys: Collection[HashKey] = self.order
+        for other in others:
+            operands.append(self._until_found(t, other, keys))
+            keys = set(keys).intersection(operands[-1][0])
+        return operands
+
+    def _until_found(self, t: Tracer, other: Value, keys: Collection[HashKey]) -> Operand:
+        """The operand, of an iterable as far as CPython goes in it: until it had all of these keys."""
+        if set_part(other) is not None or other.pytype() is dict:
+            return self._operand(t, other)
+        elements: dict[HashKey, Value] = {}
+        missing = set(keys)
+        for value in _items(t, other):
+            key = key_of(t, value, elements)
+            elements.setdefault(key, value.realize())
+            if key in missing:
+                missing.remove(key)
+                if not missing:
+                    break
+        return list(elements), elements, set_history.of_elements(list, list(elements))
+
     def meth_union(self, t: Tracer, *others: Value) -> Value:
         return self._derive(t, "union", *(self._operand(t, other) for other in others))
 
     def meth_intersection(self, t: Tracer, *others: Value) -> Value:
-        return self._derive(t, "intersection", *(self._operand(t, other) for other in others))
+        return self._derive(t, "intersection", *self._common(t, others))
 
     def meth_difference(self, t: Tracer, *others: Value) -> Value:
         return self._derive(t, "difference", *(self._operand(t, other) for other in others))
@@ -343,7 +367,7 @@ class SetValue(Value):
         return self._derive(t, "symmetric_difference", self._operand(t, other))
 
     def meth_intersection_update(self, t: Tracer, *others: Value) -> Value:
-        self._change(t, "intersection_update", *(self._operand(t, other) for other in others))
+        self._change(t, "intersection_update", *self._common(t, others))
         return t.make(None)
 
     def meth_difference_update(self, t: Tracer, *others: Value) -> Value:
@@ -358,13 +382,21 @@ class SetValue(Value):
         return set_part(other) or SetValue(t, protocol.unpack(t, other))
 
     def meth_issubset(self, t: Tracer, other: Value) -> Value:
+        if _ISSUBSET_STOPS and set_part(other) is None:
+            return t.make(self.order.issubset(self._until_found(t, other, self.order)[0]))
         return t.make(self.order <= self._other(t, other).order)
 
     def meth_issuperset(self, t: Tracer, other: Value) -> Value:
-        return t.make(self.order >= self._other(t, other).order)
+        part = set_part(other)
+        if part is not None:
+            return t.make(self.order >= part.order)
+        return t.make(all(key_of(t, item, self.elements) in self.elements for item in _items(t, other)))
 
     def meth_isdisjoint(self, t: Tracer, other: Value) -> Value:
-        return t.make(self.order.isdisjoint(self._other(t, other).order))
+        part = set_part(other)
+        if part is not None and not has_own_iter(other):
+            return t.make(self.order.isdisjoint(part.order))
+        return t.make(not any(key_of(t, item, self.elements) in self.elements for item in _items(t, other)))
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
         if issubclass(self.cls, set):  # a frozenset's is `object.__init__`
@@ -489,6 +521,28 @@ def _elements_of(keys: Iterable[HashKey], *known: Mapping[HashKey, Value]) -> di
     found = {id(key): value for elements in known for key, value in elements.items()}
     rest = {key: value for elements in reversed(known) for key, value in elements.items()}
     return {key: found.get(id(key)) or rest[key] for key in keys}
+
+
+def _items(t: Tracer, iterable: Value) -> Iterator[Value]:
+    """The items of an iterable, each when it is asked for."""
+    it = protocol.iter_(t, iterable)
+    while (item := protocol.next_(t, it)) is not None:
+        yield item
+
+
+def has_own_iter(value: Value) -> bool:
+    """Whether an instance of a subclass of sets says itself what its items are."""
+    cls = value.pytype()
+    return issubclass(cls, (set, frozenset)) and cls.__iter__ not in (set.__iter__, frozenset.__iter__)
+
+
+def _issubset_stops() -> bool:
+    items = iter([1, 2])
+    return {1}.issubset(items) and next(items, None) is not None
+
+
+#: Whether `issubset` goes in an iterable until it had all elements; CPython 3.11 makes a set of it.
+_ISSUBSET_STOPS: Final = _issubset_stops()
 
 
 def set_part(value: Value) -> SetValue | None:
