@@ -243,7 +243,18 @@ def _refusal(call: _Call) -> _Refusal | None:
     if error is None:
         return None
     others = dict.fromkeys(types for types in _other_types(dtypes) if types != dtypes)
-    return _Refusal(type(error), str(error), any(_raised(call, types) is None for types in others))
+    of_types = any(_raised(call, types) is None for types in others)
+    return _Refusal(type(error), str(error), of_types or _raised(_with_integers(call), dtypes) is None)
+
+
+def _with_integers(call: _Call) -> _Call:
+    """The call with 0 and 1 for False and True, which some operators on floats refuse (`x - True`)."""
+    def changed(given: Any) -> Any:
+        if isinstance(given, _Number):
+            return given._replace(kind=int, value=int(given.value)) if given.kind is bool else given
+        return tuple(map(changed, given)) if type(given) is tuple else given
+
+    return call._replace(args=changed(call.args), kwargs=tuple((name, changed(each)) for name, each in call.kwargs))
 
 
 def _other_types(dtypes: tuple[torch.dtype, ...]) -> Iterator[tuple[torch.dtype, ...]]:

@@ -22,6 +22,7 @@ from fxjit.frontend.values import descriptors, overrides, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -309,12 +310,16 @@ def _raw_set_grad_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]
 
 
 def known(t: Tracer, function: str, *args: Value, **kwargs: Value) -> list[Any]:
-    """The constants behind arguments that steer state; others break."""
-    values = [*args, *kwargs.values()]
-    for value in values:
-        if not value.is_constant():
-            t.break_("value-global-state", function=function)
-    return [value.as_constant() for value in values]
+    """The constants behind arguments that steer state, which a number that varies becomes; others break."""
+    return [_constant(t, function, value.realize()) for value in (*args, *kwargs.values())]
+
+
+def _constant(t: Tracer, function: str, value: Value) -> Any:
+    if isinstance(value, SymValue):
+        value = value.specialize(t)
+    if not value.is_constant():
+        t.break_("value-global-state", function=function)
+    return value.as_constant()
 
 
 # -- inference mode ------------------------------------------------------------------------------------------------
@@ -339,10 +344,10 @@ class InferenceModeValue(GuardedValue):
 
 @handles(torch.inference_mode)
 def _inference_mode(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args and not args[0].is_constant():
-        return t.call(InferenceModeValue(True), args, kwargs)
-    mode = known(t, "inference_mode", *args, **kwargs)
-    return InferenceModeValue(bool(mode[0]) if mode else True)
+    given = [*args, *kwargs.values()]
+    if given and given[0].realize().pytype() is not bool:  # a decorator without parentheses, of what is no function too
+        return t.call(InferenceModeValue(True), given, {})
+    return InferenceModeValue(*known(t, "inference_mode", *given) or [True])
 
 
 @wraps(torch.inference_mode)
