@@ -207,7 +207,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda p: torch.optim.AdamW(p, lr=0.01), lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.2, centered=True),
     lambda p: torch.optim.Adagrad(p, lr=0.1), lambda p: torch.optim.Adadelta(p), lambda p: torch.optim.Adamax(p, lr=0.01),
     # Not RAdam: docs/accuracy.md says how far its steps are from eager's.
-    lambda p: torch.optim.NAdam(p, lr=0.01), lambda p: torch.optim.Adamax(p, foreach=False), lambda p: torch.optim.ASGD(p, lr=0.05),
+    lambda p: torch.optim.NAdam(p, lr=0.01), lambda p: torch.optim.Adamax(p), lambda p: torch.optim.ASGD(p, lr=0.05),
     lambda p: torch.optim.Rprop(p, lr=0.01), lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1)),
 ]  # fmt: skip
 
