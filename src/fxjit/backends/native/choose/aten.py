@@ -84,6 +84,8 @@ def is_replaceable(group: Group, node: torch.fx.Node, low: Lowering, others: fro
     if any(name in low.buffers and low.buffers[name].kind == "input" for name in group.writes()):
         return False
     made = {low.storage[each] for each in results_of(node) if each in low.storage}
+    if any(low.storage.get(arg) in made for arg in node.all_input_nodes):
+        return False  # a write in place
     if not made & group.writes() or (group.writes() & others) - made:
         return False
     return all(is_in_memory(low, arg) for arg in node.all_input_nodes if isinstance(meta_of(arg), torch.Tensor))

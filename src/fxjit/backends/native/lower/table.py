@@ -244,7 +244,9 @@ class Lowering:
         given, meta = node.args[0], meta_of(node)
         assert isinstance(given, torch.fx.Node)
         buffer = self.buffers.get(self.storage.get(given, ""))
-        if node.meta.get(MARK) and buffer is not None and buffer.kind == "input" and not self.reads(node, given, buffer.name):
+        marked = bool(node.meta.get(MARK)) and buffer is not None and (
+            buffer.kind == "input" or not self.is_read_after(buffer.name, node))
+        if marked and buffer is not None and not self.reads(node, given, buffer.name):
             self.settle_readers(buffer.name, node)
             self.set_storage(node, buffer)
             if node.meta.get(REPEATS):
@@ -253,6 +255,10 @@ class Lowering:
         buffer = self.new_buffer(sizes_of(meta.shape), sizes_of(meta.stride()), meta.dtype)
         self.store_in(buffer, base, buffer.size, None)
         return buffer
+
+    def is_read_after(self, buffer: str, node: torch.fx.Node) -> bool:
+        """Whether a value that is in the buffer is used after the node."""
+        return any(used_after(user, node) for each, name in self.storage.items() if name == buffer for user in each.users)
 
     def reads(self, node: torch.fx.Node, but: torch.fx.Node, buffer: str) -> bool:
         """Whether another argument of the node is in the buffer, or is computed from what is there."""
