@@ -8,6 +8,7 @@ ran on fake tensors (`Observed`); without such a note it may write to all its ar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -19,6 +20,7 @@ from typing import Any, Final
 import torch
 import torch.fx
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -313,14 +315,27 @@ class Observer(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: tuple[type[Exception], ...] = ()) -> None:
         super().__init__()
+        self._refusals = refusals
+        #: What an operator said that cannot be run on fake tensors; reset where the run starts again.
+        self.refused = ""
         self.random = False
         #: Whether an operator may raise because of its numbers, and whether one is to tell numbers, which no fake tensor has.
         self.may_raise = self.asked = False
         #: A collective that writes to its arguments, which no graph keeps in its place among others.
         self.collective = ""
         self._storages: set[int] = set()
+        self._memory = _MemoryAccess(self) if refusals else contextlib.nullcontext()
+
+    def __enter__(self) -> Observer:
+        self._memory.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._memory.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -336,7 +351,11 @@ class Observer(TorchDispatchMode):
             for each in pytree.tree_leaves([given.get(name) for name in _of_schema(func).written]):
                 if isinstance(each, torch.Tensor):
                     self._storages |= storages(each)
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except self._refusals as error:
+            self.refused = f"{func}: {error}"
+            raise
 
     def effects_on(self, node: Node) -> Observed:
         """The observed effects, for the node that makes the call."""
@@ -345,6 +364,22 @@ class Observer(TorchDispatchMode):
     def _has_written(self, argument: Any) -> bool:
         values = pytree.tree_leaves(argument.meta.get("example_value")) if isinstance(argument, Node) else []
         return any(isinstance(each, torch.Tensor) and not storages(each).isdisjoint(self._storages) for each in values)
+
+
+class _MemoryAccess(TorchFunctionMode):
+    """Tells an observer of methods that give out the memory itself: fake tensors refuse them, but call no operator."""
+
+    def __init__(self, observer: Observer) -> None:
+        super().__init__()
+        self.observer = observer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _GIVING_MEMORY:
+            self.observer.refused = f"Tensor.{func.__name__}"
+        return func(*args, **(kwargs or {}))
+
+
+_GIVING_MEMORY = frozenset({torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__})
 
 
 def _may_raise(func: Any, args: Any, kwargs: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from tests.differential import assert_same, outcome
@@ -413,15 +414,34 @@ def test_a_decorated_function_in_the_graph_writes_to_its_arguments():
         assert_same((program(eagers), eagers), (fxjit.compile(program, backend=backend)(ours), ours), rtol=1e-6)
 
 
-def test_a_function_in_the_graph_that_goes_on_without_numbers_breaks():
+def goes_on_without(looks):
     def goes_on(x):
         try:
-            factor = float(x.sum())
+            return looks(x)
         except Exception:
-            factor = 7.0
-        return x * factor
+            return x.int()
 
-    fxjit.allow_in_graph(goes_on)
+    return goes_on
+
+
+WITHOUT_FAKES = {
+    "item": lambda x: x * float(x.sum()),
+    "int": lambda x: x.new_ones(int(x.sum())),
+    "bool": lambda x: x * 2 if x.sum() > 4 else x.double(),
+    "tolist": lambda x: torch.tensor(x.tolist()),
+    "mask": lambda x: x[x > 1],
+    "nonzero": lambda x: x * len(x.nonzero()),
+    "unique": lambda x: x.unique() + 1,
+    "numpy": lambda x: torch.from_numpy(x.numpy() * 2),
+    "asarray": lambda x: torch.from_numpy(np.asarray(x) * 2),
+}
+
+
+@pytest.mark.parametrize("looks", WITHOUT_FAKES)
+def test_a_function_in_the_graph_that_goes_on_without_numbers_breaks(looks: str):
+    """What fake tensors refuse, it catches, so that a trace of it says something else than its runs: an error where no break
+    may be."""
+    goes_on = fxjit.allow_in_graph(goes_on_without(WITHOUT_FAKES[looks]))
 
     def program(x):
         return goes_on(x + 1) * 2
@@ -429,6 +449,8 @@ def test_a_function_in_the_graph_that_goes_on_without_numbers_breaks():
     for backend in BACKENDS:
         fxjit.reset()
         compiled = fxjit.compile(program, backend=backend)
-        for value in (1.0, 2.0):
+        for value in (1.0, 2.0, 0.0):
             x = torch.full((3,), value)
             assert_same(program(x), compiled(x), rtol=1e-6)
+        with pytest.raises(fxjit.errors.Unsupported):
+            fxjit.compile(program, backend=backend, fullgraph=True)(torch.ones(3))

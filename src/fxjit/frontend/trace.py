@@ -338,7 +338,8 @@ class Trace:
         self._check_random()
         dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)
         watcher = self.operators_once.before(self, target)
-        observer = Observer() if dispatches or not is_known(target) else None
+        refusals = () if is_known(target) else DATA_DEPENDENT + UNSUPPORTED
+        observer = Observer(refusals) if dispatches or refusals else None
         try:
             result = self._run_fake(target, node_args, node_kwargs, observer or watcher)
         except BreakGraph as signal:
@@ -358,6 +359,9 @@ class Trace:
         if observer is not None and observer.asked and not self.break_points.captures_scalars:
             # A function of the program's that went on without, and would do so whenever it is given fake tensors.
             self.break_("data-dependent-operator", operator=_target_name(target), error="it asks a tensor for its numbers")
+        if observer is not None and observer.refused:
+            # It caught what fake tensors refuse, and came to something else than with real ones.
+            self.break_("data-dependent-operator", operator=_target_name(target), error=observer.refused.split("\n")[0])
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         if observer is not None:
@@ -393,6 +397,8 @@ class Trace:
         dispatching = torch._C._EnableTorchFunction() if chosen else contextlib.nullcontext()
 
         def run() -> Any:
+            if observer is not None:
+                observer.refused = ""
             if isinstance(target, str):
                 return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
             return faked(target)(*fake_args, **fake_kwargs)
