@@ -2,14 +2,15 @@
 
 Every module of the running Python's `test` package that benchmarks/cpython.toml names runs twice, in processes of its
 own: plain, and with each test method compiled with backend `eager` (breaks allowed, frames without tensors too). What
-became of each method (ok, fail, error, skip, expected) must be the same. A process that dies or hangs costs the one test it was
-in; the rest of the module goes on in a new one. What differs is listed with its reason from cpython.toml; a
-difference without one makes the exit status 1, and so does any crash, hang or `InternalError`.
+became of each method (ok, fail, error, skip, expected) must be the same, each time that it runs (`--repeat`). A process that
+dies or hangs costs the one test it was in; the rest of the module goes on in a new one. What differs is listed with its reason
+from cpython.toml; a difference without one makes the exit status 1, and so does any crash, hang or `InternalError`.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import concurrent.futures
 import dataclasses
 import faulthandler
@@ -37,6 +38,17 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 #: Seconds that one test may take: many times what the slowest needs, also beside other work.
 TEST_LIMIT = 900.0
 HEADER = ("module", "tests", "same", "differ", "frames compiled", "plain, s", "compiled, s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How both runs of a module are made."""
+
+    only: str = "*"
+    #: How often each test runs, one time after the other; compiled, each meets what the ones before it left compiled.
+    repeat: int = 1
+    #: Compiled, whether unittest's own frames are traced too, not called as they stand.
+    trace_unittest: bool = False
 
 
 @dataclasses.dataclass
@@ -91,9 +103,9 @@ def available(modules: list[str]) -> list[str]:
     return [each for each in modules if importlib.util.find_spec(f"test.{each}") is not None]
 
 
-def compare(module: str, only: str = "*") -> Row:
+def compare(module: str, options: Options = Options()) -> Row:
     """Runs a module both ways."""
-    row = Row(module, run(module, "plain", only), run(module, "compiled", only))
+    row = Row(module, run(module, "plain", options), run(module, "compiled", options))
     if row.plain.failed:
         row.differences.append(Difference(module, "the module", "does not run", "", row.plain.failed, ""))
     lost = [(name, "not run", row.compiled.failed) for name, _, _ in row.plain.tests[len(row.compiled.tests):]]
@@ -105,6 +117,7 @@ def compare(module: str, only: str = "*") -> Row:
 
 
 def _reason(module: str, test: str) -> str:
+    test = test.partition(" (run ")[0]
     for each in LISTED["difference"]:
         if module in each["modules"] and VERSION in each.get("python", [VERSION]):
             if any(fnmatch.fnmatchcase(test, pattern) for pattern in each["tests"]):
@@ -112,13 +125,13 @@ def _reason(module: str, test: str) -> str:
     return ""
 
 
-def run(module: str, mode: str, only: str = "*") -> Run:
+def run(module: str, mode: str, options: Options) -> Run:
     """One module in one mode, continued in a new process after a test that killed the last one."""
     result = Run()
     start = time.perf_counter()
     dead = 0
     while True:
-        ended = _one_process(module, mode, only, len(result.tests), result)
+        ended = _one_process(module, mode, options, len(result.tests), result)
         if ended == "done":
             break
         dead += 1
@@ -129,12 +142,12 @@ def run(module: str, mode: str, only: str = "*") -> Run:
     return result
 
 
-def _one_process(module: str, mode: str, only: str, first: int, result: Run) -> str:
+def _one_process(module: str, mode: str, options: Options, first: int, result: Run) -> str:
     """Tests from number `first` on are added to the result; gives "done", or how the process ended before that."""
     current = ""
     with tempfile.TemporaryDirectory(prefix="fxjit-cpython-") as folder:
         hear, say = _SERVER.Pipe(duplex=False)
-        process = _SERVER.Process(target=child, args=(say, folder, mode, module, only, first), daemon=False)
+        process = _SERVER.Process(target=child, args=(say, folder, mode, module, options, first), daemon=False)
         process.start()
         say.close()
         ended = "hang"
@@ -166,7 +179,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["torch", "fxjit.pipeline", "fxjit.frontend.callables.families", "test.support"])
 
 
-def child(pipe: Connection, folder: str, mode: str, module: str, only: str, first: int) -> None:
+def child(pipe: Connection, folder: str, mode: str, module: str, options: Options, first: int) -> None:
     """Runs inside a process of its own, in a folder of its own, and tells through the pipe what becomes of each test."""
     os.chdir(folder)
     os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT), 2)
@@ -187,22 +200,24 @@ def child(pipe: Connection, folder: str, mode: str, module: str, only: str, firs
 
     fxjit.errors.InternalError.__init__ = note  # type: ignore[method-assign]  # for the time of the run
     loaded = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(f"test.{module}"))
-    tests = [each for each in _flat(loaded) if fnmatch.fnmatchcase(each.id(), only)][first:]
+    chosen = [each for each in _flat(loaded) if fnmatch.fnmatchcase(each.id(), options.only)]
+    tests = [each for each in chosen for _ in range(options.repeat)][first:]
+    ran = collections.Counter({each.id(): first % options.repeat for each in tests[:1]})
     frames = 0
 
     def between() -> None:
-        """Each test starts without the last one's entries; their number is kept."""
+        """Each test starts without the last one's entries, its repetitions with its own; their number is kept."""
         nonlocal frames
         frames += fxjit.counters["frames"]["ok"]
         fxjit.reset()
 
     if mode == "plain":
-        unittest.TestSuite(tests).run(_Reporter(send))
+        unittest.TestSuite(tests).run(_Reporter(send, ran))
     else:
-        for each in tests:
+        for each in chosen:
             _compile_method(each)
-        with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True):
-            unittest.TestSuite(tests).run(_Reporter(send, between))
+        with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True, trace_unittest=options.trace_unittest):
+            unittest.TestSuite(tests).run(_Reporter(send, ran, between))
         between()
     send("end", frames, internal)
     os._exit(0)  # what a test left behind (threads, changed builtins) must not be met at exit
@@ -226,21 +241,27 @@ def _compile_method(test: Any) -> None:
 class _Reporter(unittest.TestResult):
     """Tells of each test as it ends, under the worst of what it and its subtests came to."""
 
-    def __init__(self, send: Any, before: Any = None) -> None:
+    def __init__(self, send: Any, ran: collections.Counter[str], before: Any = None) -> None:
         super().__init__()
-        self.send, self.before = send, before
-        self.outcome, self.detail = "ok", ""
+        #: How often each test ran, and what is done before it runs the first time.
+        self.send, self.ran, self.before = send, ran, before
+        self.name, self.outcome, self.detail = "", "ok", ""
 
     def startTest(self, test: Any) -> None:
         super().startTest(test)
-        if self.before is not None:
+        self.name = test.id()
+        self.ran[self.name] += 1
+        number = self.ran[self.name]
+        if number > 1:
+            self.name += f" (run {number})"
+        elif self.before is not None:
             self.before()
         self.outcome, self.detail = "ok", ""
-        self.send("start", test.id())
+        self.send("start", self.name)
 
     def stopTest(self, test: Any) -> None:
         super().stopTest(test)
-        self.send("test", test.id(), self.outcome, self.detail)
+        self.send("test", self.name, self.outcome, self.detail)
 
     def _note(self, outcome: str, text: str = "") -> None:
         if self.outcome not in ("fail", "error"):
@@ -272,13 +293,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("modules", nargs="*", help="modules of the test package; default: all of cpython.toml")
     parser.add_argument("--fast", action="store_true", help="the share that the test suite runs")
     parser.add_argument("--only", default="*", help="a pattern of test ids, as test.test_list.ListTest.*")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N",
+                        help="run each test N times, with what it left compiled, and compare each time")
+    parser.add_argument("--trace-unittest", action="store_true", help="trace unittest's own frames, too")
     parser.add_argument("--jobs", type=int, default=1, help="modules at a time")
     parser.add_argument("--verbose", action="store_true", help="with the traceback of each difference")
     args = parser.parse_args(argv)
+    if args.repeat < 1:
+        parser.error("a test runs once at least")
+    options = Options(args.only, args.repeat, args.trace_unittest)
     modules = available(args.modules or LISTED["fast" if args.fast else "modules"])
     rows = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for row in pool.map(lambda module: compare(module, args.only), modules):
+        for row in pool.map(lambda module: compare(module, options), modules):
             rows.append(row)
             tell(row, args.verbose)
     return report(rows)

@@ -19,3 +19,16 @@ def test_each_listed_difference_names_a_module_and_says_why() -> None:
     for each in cpython.LISTED["difference"]:
         assert set(each["modules"]) <= set(cpython.LISTED["modules"])
         assert each["tests"] and len(each["reason"]) > 20
+
+
+WAYS = {"repeated": cpython.Options(repeat=2), "with unittest": cpython.Options(trace_unittest=True)}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_ends_the_same_in_other_ways_to_run_it(options: cpython.Options) -> None:
+    row = cpython.compare("test_augassign", options)
+    names = [name for name, _, _ in row.plain.tests]
+    once = [name for name in names if "(run " not in name]
+    assert [name for each in once for name in (each, *(f"{each} (run {n})" for n in range(2, options.repeat + 1)))] == names
+    assert row.compiled.frames > 0, "nothing was compiled"
+    assert not row.faults and not [str(each) for each in row.differences if not each.reason]
