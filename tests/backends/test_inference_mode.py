@@ -115,3 +115,20 @@ def test_a_block_within_the_callers_inference_mode(made_inside, backend):
 
     fxjit.reset()
     assert run(fxjit.compile(program, backend=backend)) == run(program)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("made_inside", [False, True], ids=["made outside", "made inside"])
+def test_a_tensor_over_an_array_is_of_the_mode_it_is_made_in(made_inside, backend):
+    def program(x):
+        array = x.numpy()
+        whole = torch.from_numpy(array)
+        return whole, whole[1], torch.as_tensor(array), torch.from_numpy(array * 2), x[1], x.view(-1)
+
+    def run(function):
+        with torch.inference_mode(made_inside):
+            x = torch.arange(6.0).view(3, 2)
+        with torch.inference_mode():
+            return described(function(x))
+
+    assert run(fxjit.compile(program, backend=backend)) == run(program)

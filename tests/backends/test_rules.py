@@ -167,6 +167,7 @@ PROGRAMS: dict[str, Program] = {
     "written-unfolding": Program(lambda x: (x.unfold(0, 2, 2).mul_(3), x + 1), lambda: [torch.rand(5)]),
     "overlapping-write": Program(lambda x: (x * 1).as_strided((2, 2), (1, 1)).mul_(2), lambda: [torch.rand(4)]),
     "overlapping-argument": Program(lambda x: x[1:3].addmv_(torch.eye(2), x[:2]), lambda: [torch.rand(5)]),
+    "mutates-data-and-metadata": Program(lambda x: x.zero_().unsqueeze_(0) + 1, lambda: [torch.rand(3, 4)[1]]),
     "overlapping-list": Program(lambda x: torch._foreach_add_([x, x[1:]], 1), lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),
     "forward-level": Program(derivative_forwards, lambda: [torch.rand(3)]),

@@ -42,6 +42,12 @@ CLOSE = {torch.float64: (1e-5, 1e-6), torch.float32: (2e-3, 2e-4), torch.bfloat1
 _numbers = itertools.count()
 
 
+def tolerance(value: torch.Tensor) -> tuple[float, float]:
+    """Relative and absolute. Doubles that have no more digits than float32 were of that type (`module.double()`)."""
+    was_single = value.dtype is torch.float64 and torch.equal(value.nan_to_num(), value.float().double().nan_to_num())
+    return CLOSE.get(torch.float32 if was_single else value.dtype, (0.0, 0.0))
+
+
 # -- what can be seen of a state -------------------------------------------------------------------------------------
 
 
@@ -136,7 +142,7 @@ class Number:
     def same(self, other: Number, exact: bool) -> bool:
         if self.value.dtype != other.value.dtype or self.value.shape != other.value.shape:
             return False
-        rtol, atol = (0.0, 0.0) if exact else CLOSE.get(self.value.dtype, (0.0, 0.0))
+        rtol, atol = (0.0, 0.0) if exact else tolerance(self.value)
         return bool(torch.allclose(self.value, other.value, rtol, atol, equal_nan=True))
 
     def __repr__(self) -> str:
@@ -294,7 +300,7 @@ def is_rounding(program: stateful_programs.Program, steps: int, expected: Any, f
         snapshot, expected = snapshot[index], expected[index]
     if not isinstance(snapshot, Number) or snapshot.value.shape != expected.value.shape:
         return False
-    rtol, atol = CLOSE.get(expected.value.dtype, (0.0, 0.0))
+    rtol, atol = tolerance(expected.value)
     differs, lost = (
         ~torch.isclose(other.value.double(), expected.value.double(), rtol, atol, equal_nan=True)
         for other in (found.actual, snapshot)

@@ -455,6 +455,11 @@ def _only_views(candidate: Candidate) -> bool:
         info.mutates_data or info.mutates_metadata for info in meta.input_info)
 
 
+def _mutates_data_and_metadata(candidate: Candidate) -> bool:
+    meta = candidate.meta
+    return meta is not None and any(info.mutates_data and info.mutates_metadata for info in meta.input_info)
+
+
 def _unprofitable(candidate: Candidate) -> bool:
     return candidate.is_unprofitable(candidate.captured, candidate.plan, candidate.artifacts.graphs)
 
@@ -549,6 +554,9 @@ RULES: tuple[Rule, ...] = (
          "that do not go together): eager raises that where the program comes to it."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
          "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
+    Rule("mutates-data-and-metadata", "compiled graphs", _mutates_data_and_metadata,
+         "The graph writes to an input and changes its shape (`x.zero_(); x.unsqueeze_(0)`): AOTAutograd writes to a copy, and "
+         "gives the input the copy's offset in its storage."),
     Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,
          "An output's elements overlap in memory, and so would those of its gradient."),
     Rule("view-of-mutated-input", "compiled graphs", _views_mutated_input,

@@ -109,7 +109,11 @@ class ArrayValue(Value):
 
     def as_tensor(self, t: Tracer) -> Value:
         """`torch.as_tensor(array)`: a tensor over the array's memory; a scalar has none to share."""
-        return t.emit("clone", [self.tensor]) if self.scalar else _alias(t, self.tensor)
+        if self.scalar:
+            return t.emit("clone", [self.tensor])
+        if torch.is_inference_mode_enabled() and not self.tensor.fake.is_inference():  # which no alias of the tensor is
+            t.break_("numpy-differs", function="torch.from_numpy", why="under inference mode it makes an inference tensor")
+        return _alias(t, self.tensor)
 
     def _refuse(self, t: Tracer, what: str) -> NoReturn:
         t.break_("numpy-function", function=f"ndarray.{what}")
