@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import operator
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -237,18 +238,26 @@ def _namespace(target: OpOverload | OpOverloadPacket) -> str:
 
 def runs_once(target: Any) -> bool:
     """Whether the callee may do something else when it is called a second time with the same arguments, once they and the
-    random generators are as they were: an operator that is not ATen's, or a function of the program's own."""
+    random generators are as they were: an operator that is not ATen's, or a function of the program's own. Functions that an
+    installed package gave to `allow_in_graph` (einops') are taken at their word: they only compute."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).partition(".")[0] != "aten"
+    if isinstance(target, types.FunctionType) and not hasattr(target, "runs_once"):
+        return not is_known(target) and not getattr(target, "is_opaque", False) and not _is_of_a_package(target)
     # What our wrappers call was rehearsed, or is NumPy's: it does nothing else than write to tensors, which is seen.
     return not is_known(target) and (not getattr(target, "is_opaque", False) or getattr(target, "runs_once", False))
+
+
+def _is_of_a_package(fn: types.FunctionType) -> bool:
+    """Whether an installed package has its code; torch and fxjit do not count."""
+    return f"{os.sep}site-packages{os.sep}" in fn.__code__.co_filename and package_of(fn) not in ("torch", "fxjit")
 
 
 def may_raise_on(overload: OpOverload, given: Sequence[Sequence[torch.Tensor]]) -> bool:
     """Whether the operator may raise because of the numbers that it is given, `given` being the tensors of each argument that
     has any: it looks things up by integers, or divides by them, draws by probabilities, factorises a matrix, or is there to
     check something."""
-    if overload.namespace not in ("aten", "prims"):
+    if overload.namespace not in ("aten", "prims", "prim"):  # `prim.device`: a query
         return True
     dtypes = {each.dtype for value in given for each in value}
     if not dtypes or overload is torch.ops.aten.copy_.default or returns_alias(overload):

@@ -4,6 +4,9 @@ handlers and managers see what is raised."""
 from __future__ import annotations
 
 import contextlib
+import types
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -454,3 +457,34 @@ def test_a_function_in_the_graph_that_goes_on_without_numbers_breaks(looks: str)
             assert_same(program(x), compiled(x), rtol=1e-6)
         with pytest.raises(fxjit.errors.Unsupported):
             fxjit.compile(program, backend=backend, fullgraph=True)(torch.ones(3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_functions_that_an_installed_package_allows_in_graphs_may_run_again(backend: str, tmp_path: Path) -> None:
+    """einops gives its functions to `allow_in_graph`: lookups behind them break no graph, and what fails starts over."""
+    file = tmp_path / "site-packages" / "turning.py"
+    file.parent.mkdir()
+    file.write_text("def turn(x):\n    return x.mT\n")
+    package = types.ModuleType("turning")
+    exec(compile(file.read_text(), str(file), "exec"), package.__dict__)
+    torch.compiler.allow_in_graph(package.turn)
+
+    def program(x: torch.Tensor, at: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        seen.append(1)
+        y = package.turn(x) * 2
+        seen.append(at.shape[0] * (2 if at.device.type == "cpu" else 3))
+        return y[at] + y.gather(0, at[:, None])
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    compiled = fxjit.compile(program, backend=backend)
+    for places in ([0, 1], [2, 0, 1], [0, 7], [1]):
+        found: list[Any] = []
+        for fn in (program, compiled):
+            seen: list[int] = []
+            try:
+                found.append((fn(torch.arange(6.0).reshape(2, 3), torch.tensor(places), seen).tolist(), seen))
+            except (IndexError, RuntimeError) as error:
+                found.append((type(error), str(error), seen))
+        assert found[0] == found[1]
+    assert not fxjit.counters["graph_break"]
