@@ -132,3 +132,29 @@ def test_a_tensor_over_an_array_is_of_the_mode_it_is_made_in(made_inside, backen
             return described(function(x))
 
     assert run(fxjit.compile(program, backend=backend)) == run(program)
+
+
+def writes_and_views(x):
+    x[0].mul_(2.0)
+    return x, x.unsqueeze(0)
+
+
+def writes_to_a_row(x):
+    row = x[0]
+    row.add_(1)
+    return x * 2, row
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("program", [writes_and_views, writes_to_a_row])
+def test_views_of_what_is_written_within_the_callers_inference_mode(program, requires_grad, backend):
+    def run(function):
+        x = torch.ones(3, 3, requires_grad=requires_grad)
+        try:
+            with torch.inference_mode():
+                return [(*each, view._is_view()) for view in function(x) for each in described(view)]
+        except RuntimeError as error:  # a view that was written in the mode may not be asked for its gradient
+            return str(error)
+
+    assert run(fxjit.compile(program, backend=backend)) == run(program)

@@ -153,12 +153,18 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_compiled_code_raises_what_eager_raises(name, backend, dynamic):
+def test_compiled_code_raises_what_eager_raises(name, backend, dynamic, mode):
+    """Where no gradients are recorded, `linear` and the like are one operator."""
     function, makers = CALLS[name]
-    tensors = operands(makers, REFUSED[name])
+    with mode():
+        assert_refused_as_in_eager(function, operands(makers, REFUSED[name]), backend, dynamic)
+
+
+def assert_refused_as_in_eager(function, tensors, backend, dynamic):
     eager = outcome(function, tensors)
     assert eager is not None
 

@@ -134,13 +134,15 @@ class _Unknown(Exception):
 
 @functools.lru_cache(_QUERIED)
 def _is_queried(func: Any) -> bool:
-    """Operators on data that torch tags as pointwise or core, or has a decomposition for: their kernels check what they are
-    given. Those of one library (oneDNN's layers) may abort the process. Views look at no data, and random operators would
-    move a generator."""
+    """Operators on data that torch tags as pointwise or core, or has a decomposition for, or that are made of others
+    (`linear`, which is one operator where no gradients are recorded): their kernels check what they are given. Those of one
+    library (oneDNN's layers) may abort the process. Views look at no data, and random operators would move a generator."""
     if not isinstance(func, OpOverload) or func.namespace != "aten" or views_first_argument(func):
         return False
     if torch.Tag.nondeterministic_seeded in func.tags:
         return False
+    if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return True
     decompositions_of = torch_private.get_or("torch._decomp.get_decompositions", lambda operators: {})
     return not _CHECKED.isdisjoint(func.tags) or bool(decompositions_of((func,)))
 

@@ -430,13 +430,17 @@ _OF_INPUTS = (OutputType.alias_of_input, OutputType.is_input)
 def _views_mutated_input(candidate: Candidate) -> bool:
     """AOTAutograd then makes the output anew from where it lies in the storage of the compiled graph's result, which may begin
     elsewhere than the input's own. Of inputs that share memory it makes one, their synthetic base, and replays on that one
-    the views that the program took of an input."""
+    the views that the program took of an input. Under inference mode the views that it makes require no gradient."""
     meta = candidate.meta
     if meta is None:
         return False
     of_inputs = [info for info in meta.output_info if info.output_type in _OF_INPUTS]  # others' bases are no inputs
-    views = [info for info in of_inputs if info.base_idx is not None and meta.input_info[info.base_idx].mutates_data]
+    bases = [(info, meta.input_info[info.base_idx]) for info in of_inputs if info.base_idx is not None]
+    views = [info for info, base in bases if base.mutates_data]
     if views and _have_synthetic_base(candidate.example_inputs, mutated_inputs(candidate.captured)):
+        return True
+    if torch.is_inference_mode_enabled() and any(
+            base.mutates_data and base.requires_grad for _, base in bases):
         return True
     sequences = [info.view_meta_sequence for info in views if info.output_type is OutputType.alias_of_input]
     return any(steps is None or any(step.has_symbolic_inputs for step in steps.sequence) for steps in sequences)
@@ -560,7 +564,8 @@ RULES: tuple[Rule, ...] = (
     Rule("overlapping-tangent", "compiled graphs", _takes_overlapping_tangents,
          "An output's elements overlap in memory, and so would those of its gradient."),
     Rule("view-of-mutated-input", "compiled graphs", _views_mutated_input,
-         "An output is a view of an input that the graph writes to, and has symbolic sizes, or other inputs share its memory."),
+         "An output is a view of an input that the graph writes to, and has symbolic sizes, or other inputs share its memory, "
+         "or the input requires a gradient under inference mode."),
     Rule("wrapper-view", "compiled graphs", _cannot_regenerate_wrapper,
          "An output is a view, and of a wrapper subclass that knows no `as_strided`, by which AOTAutograd would make it."),
     Rule("only-views", "compiled graphs", _only_views,

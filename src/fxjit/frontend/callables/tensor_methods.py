@@ -16,6 +16,8 @@ from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import METHODS, Args, Kwargs, Method, as_number, method, specialized
+from fxjit.guards.kinds import ConstIs
+from fxjit.guards.source import ApplySource
 from fxjit.homes import module_of
 
 
@@ -88,6 +90,20 @@ def _fact(name: str) -> Method:
 for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "element_size",
               "get_device", "is_contiguous", "is_non_overlapping_and_dense", "is_coalesced"):
     METHODS[_name] = _fact(_name)
+
+
+def _view_flag(x: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return x._is_view()
+
+
+@method("_is_view")
+def _is_view(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if tensor.source is None:
+        return t.make(tensor.fake._is_view())
+    found = _view_flag(tensor.fake if tensor.real is None else tensor.real)
+    t.guard(ConstIs(ApplySource(tensor.source, _view_flag), found))
+    return t.make(found)
 
 
 @method("type")

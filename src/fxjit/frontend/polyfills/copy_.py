@@ -18,9 +18,8 @@ from fxjit.frontend.values.calls import function, handles, polyfill, unknown_cal
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.sequence import TupleValue
-from fxjit.frontend.values.tensor import TensorValue
-from fxjit.guards.kinds import ConstIs, HasKey
-from fxjit.guards.source import ApplySource, ConstSource
+from fxjit.guards.kinds import HasKey
+from fxjit.guards.source import ConstSource
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type, range, types.FunctionType, property,
                     types.BuiltinFunctionType, type(Ellipsis), type(NotImplemented), types.CodeType, torch.dtype,
@@ -38,21 +37,6 @@ def _needs_eager(x: Any) -> Any:
 def _needs_eager_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     result: Value = unknown_call(t, copy.deepcopy, args)
     return result
-
-
-def _is_view(x: torch.Tensor) -> bool:
-    return x._is_view()
-
-
-@handles(_is_view)
-def _is_view_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    tensor = args[0].realize()
-    assert isinstance(tensor, TensorValue)
-    if tensor.source is None:
-        return t.make(tensor.fake._is_view())
-    found = (tensor.fake if tensor.real is None else tensor.real)._is_view()
-    t.guard(ConstIs(ApplySource(tensor.source, _is_view), found))
-    return t.make(found)
 
 
 _COPIED_BY = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
@@ -169,7 +153,7 @@ def _deep_tuple(x: Any, memo: Any, alive: list[Any]) -> Any:
 
 
 def _deep_tensor(x: Any) -> Any:
-    if type(x) is not torch.Tensor or x.requires_grad or _is_view(x):  # of which the whole memory is copied
+    if type(x) is not torch.Tensor or x.requires_grad or x._is_view():  # of which the whole memory is copied
         return _needs_eager(x)
     return x.clone().detach()
 

@@ -139,12 +139,12 @@ class TensorValue(GraphTensor, SuperLookup):
         return self._class_attribute(t, name)
 
     def _read_unguarded(self, t: Tracer, name: str) -> Value:
-        if name == "is_leaf" and self.fake.grad_fn is not None:
-            return t.make(False)  # a write of this trace may have made it so
         subject = self.real if self.real is not None else self.fake
         value = getattr(subject, name)
         if self.source is not None:
             t.guard(ConstIs(self.source_of(name), value))
+        if name == "is_leaf" and self.fake.grad_fn is not None:
+            value = False  # a write of this trace may have made it so
         return t.make(value)
 
     def source_of(self, name: str) -> Source:
