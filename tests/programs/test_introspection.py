@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import itertools
+import sys
 import types
 import typing
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
@@ -412,3 +413,13 @@ def test_who_looks_at_all_variables_sees_what_python_shows(program):
 
 def test_one_look_breaks_nothing():
     assert_same(fxjit.compile(looks_once, backend="eager", fullgraph=True)(torch.ones(3)), looks_once(torch.ones(3)))
+
+
+def locals_of_its_frame(x):
+    y = x + 1
+    print("", end="")
+    return y.sum(), sorted(sys._getframe().f_locals)
+
+
+def test_a_frame_that_reads_its_own_locals_behind_a_break_has_all_of_them():
+    assert_same_as_eager(locals_of_its_frame, torch.ones(2), fullgraph=False)

@@ -459,13 +459,29 @@ def raises_beside_one_over_an_argument(x, other):
     return y.reshape(1000)
 
 
+def raises_beside_functions(x, other):
+    scale = 2
+
+    def plain(y, by=3):
+        return y * by + 1
+
+    def closing(y):
+        return plain(y) * scale
+
+    def unread(y, by=(1, 2)):
+        return closing(y) * by[0]
+
+    several = [lambda: scale, lambda y=3: y]
+    return plain(x) + len(several) + closing(x).reshape(1000)
+
+
 def frames_of(call):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever the program raises
         call()
     frames, trace = [], caught.value.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == __file__:
-            found = {name: value for name, value in trace.tb_frame.f_locals.items() if not callable(value)}
+            found = {name: value.__qualname__ if callable(value) else value for name, value in trace.tb_frame.f_locals.items()}
             frames.append((trace.tb_frame.f_code.co_name, trace.tb_lineno, found))
         trace = trace.tb_next
     return frames[-2:] if frames[-1][0] == "inner" else frames[-1:]
@@ -473,7 +489,7 @@ def frames_of(call):
 
 @pytest.mark.parametrize("program", [raises_itself, raises_in_an_operator, raises_in_a_loop, raises_in_what_it_calls,
                                      finds_nothing, raises_beside_a_closure, raises_beside_one_in_what_it_calls,
-                                     raises_beside_one_over_an_argument], ids=lambda fn: fn.__name__)
+                                     raises_beside_one_over_an_argument, raises_beside_functions], ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_traceback_has_the_locals_of_every_frame(program, backend):
     x = torch.linspace(-1, 1, 6).view(2, 3)

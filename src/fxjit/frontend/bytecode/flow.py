@@ -17,7 +17,7 @@ from .normalize import LEAVES
 _READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE"})
 _ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 _GOES_ON = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE"})
-SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
 
 class Loop(NamedTuple):

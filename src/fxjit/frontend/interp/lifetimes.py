@@ -17,7 +17,9 @@ import torch
 
 from fxjit.errors import BreakGraph
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
+from fxjit.frontend.values.closures import CellValue
 from fxjit.frontend.values.constant import ConstantValue
+from fxjit.frontend.values.functions import MadeFunctionValue
 from fxjit.frontend.values.protocol import type_lookup
 from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
@@ -64,7 +66,7 @@ def looked_at_afterwards(machine: Machine, live: frozenset[str] | set[str], caus
     if cause is None or cause.reason not in _RAISES:
         return frozenset()
     return frozenset(name for name, value in machine.locals.items()
-                     if name not in live and not name.startswith(".") and _is_handed_on_easily(value, 3))
+                     if name not in live and not name.startswith(".") and _is_handed_on_easily(value, 5))
 
 
 def _is_handed_on_easily(value: Value, depth: int) -> bool:
@@ -72,6 +74,11 @@ def _is_handed_on_easily(value: Value, depth: int) -> bool:
         return True
     if value.source is not None:
         return not isinstance(value, Alternatives)
+    if isinstance(value, MadeFunctionValue):
+        parts = (value.default_values, value.kwdefault_values, value.annotations, value.closure_values)
+        return all(each is None or _is_handed_on_easily(each, depth) for each in parts)
+    if isinstance(value, CellValue):
+        return depth > 0 and value.contents is not None and _is_handed_on_easily(value.contents, depth - 1)
     if not isinstance(value, SequenceValue) or type(value) not in _PLAIN_CONTAINERS or not depth:
         return False
     return all(_is_handed_on_easily(item, depth - 1) for item in value.items)
