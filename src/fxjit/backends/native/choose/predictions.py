@@ -43,6 +43,7 @@ ALONE = (
             native_batch_norm_backward.default native_layer_norm.default native_layer_norm_backward.default
             native_group_norm.default _fused_rms_norm.default _softmax.default _log_softmax.default
             _softmax_backward_data.default _log_softmax_backward_data.default
+            _scaled_dot_product_flash_attention_for_cpu.default
             """
         ),
         1.1,

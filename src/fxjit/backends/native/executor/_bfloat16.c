@@ -17,7 +17,7 @@
 
 enum {
     PAIRS = 2 * LANES,
-    COLUMNS = 4,      /* at once at most */
+    COLUMNS = 6,      /* at once at most */
     WORK = 1 << 17,   /* multiplications for which a thread is called */
 };
 
@@ -98,7 +98,7 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count)
         __m512 x[COLUMNS], y[COLUMNS];
         UNROLLED for (int c = 0; c < columns; c++) {
             __m512i both = load(lines[c] + p, product->k - p);
-            __builtin_prefetch(lines[c] + p + columns * product->b_line, 0, 2); /* the next columns, across pages */
+            __builtin_prefetch(lines[c] + p + columns * product->b_line, 0, 3); /* the next columns, across pages */
             x[c] = lower_halves(both);
             y[c] = upper_halves(both);
         }
@@ -129,7 +129,7 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count)
             dot(task, R, C, column, least(C, to - column)); \
         } \
     }
-FEW_ROWS(1, 4) FEW_ROWS(2, 4) FEW_ROWS(3, 4) FEW_ROWS(4, 4) FEW_ROWS(5, 3) FEW_ROWS(6, 3)
+FEW_ROWS(1, 6) FEW_ROWS(2, 6) FEW_ROWS(3, 4) FEW_ROWS(4, 4) FEW_ROWS(5, 3) FEW_ROWS(6, 3)
 FEW_ROWS(7, 2) FEW_ROWS(8, 2) FEW_ROWS(9, 2) FEW_ROWS(10, 2) FEW_ROWS(11, 2) FEW_ROWS(12, 2)
 static void (*const few[FXJIT_FEW_ROWS + 1])(const task_t *, int64_t, int64_t) = {
     NULL, few_1, few_2, few_3, few_4, few_5, few_6, few_7, few_8, few_9, few_10, few_11, few_12,

@@ -19,11 +19,11 @@ from ..ir import CPU, SUPPORTED, Buffer, Extern, Load, NotAffine, TensorExpr, is
 from ..passes.collectives import is_wait, read_until
 from ..passes.in_place import MARK
 from ..target import by_triton, has_kernels
-from . import create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
+from . import attention, create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .accuracy import require_accuracy
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
-FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan)
+FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan, attention)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
