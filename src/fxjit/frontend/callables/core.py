@@ -100,12 +100,18 @@ def abs_(t: Tracer, obj: Value) -> Value:
 def divmod_(t: Tracer, a: Value, b: Value) -> Value:
     if a.is_constant() and b.is_constant():
         return protocol.fold(t, divmod, a.as_constant(), b.as_constant())
-    for value, other, name in ((a, b, "__divmod__"), (b, a, "__rdivmod__")):
+    kinds = [value.realize().pytype() for value in (a, b)]
+    ways = [(a, b, "__divmod__"), (b, a, "__rdivmod__")][:1 if kinds[0] is kinds[1] else 2]
+    for value, other, name in ways[::-1] if issubclass(kinds[1], kinds[0]) else ways:
         method = protocol.lookup_special(t, value, name) if hasattr(value, "bind_special") else None
         if method is not None:
             result = t.call(method, [other])
             if not (result.is_constant() and result.as_constant() is NotImplemented):
                 return result
+    declined = any(hasattr(value, "bind_special") for value in (a, b)) or not all(hasattr(kind, "__divmod__") for kind in kinds)
+    if declined and not any(module_of(kind).startswith("numpy") for kind in kinds):  # an array takes what it can convert
+        names = " and ".join(f"'{kind.__name__}'" for kind in kinds)
+        t.raise_(TypeError, f"unsupported operand type(s) for divmod(): {names}")
     return t.call(t.make(tuple), [ListValue([protocol.binary(t, "//", a, b), protocol.binary(t, "%", a, b)])])
 
 

@@ -363,7 +363,10 @@ _OF_NUMBERS = ("__index__", "__int__", "__float__", "__complex__")
 
 @function(itertools.repeat)
 def repeat(t: Tracer, object: Value, times: Value | None = None) -> Value:
-    return RepeatValue(object, None if times is None else max(as_index(t, times), 0))
+    number = None if times is None else as_index(t, times)
+    if number is not None and not -sys.maxsize - 1 <= number <= sys.maxsize:
+        t.raise_(OverflowError, "Python int too large to convert to C ssize_t")
+    return RepeatValue(object, None if number is None else max(number, 0))
 
 
 @function(itertools.cycle)

@@ -39,7 +39,9 @@ def _dimension(t: Tracer, tensor: TensorValue, dim: Value) -> int:
     index = protocol.unary(t, "index", dim) if not dim.is_constant() else dim
     number = specialized(t, index)
     ndim = tensor.fake.dim()
-    low, high = (-ndim, ndim - 1) if ndim else (-1, 0)
+    if ndim == 0:
+        t.raise_(IndexError, f"Dimension specified as {number} but tensor has no dimensions")
+    low, high = -ndim, ndim - 1
     if not low <= number <= high:
         t.raise_(IndexError, f"Dimension out of range (expected to be in range of [{low}, {high}], but got {number})")
     return int(number)
@@ -50,8 +52,6 @@ def _size(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     (dim,) = _arguments(t, args, kwargs, "dim")
     if dim is None or (dim.is_constant() and dim.as_constant() is None):
         return tensor.shape(t)
-    if tensor.fake.dim() == 0:
-        t.raise_(IndexError, "Dimension specified as 0 but tensor has no dimensions")
     return tensor.size(t, _dimension(t, tensor, dim))
 
 

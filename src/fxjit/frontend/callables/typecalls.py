@@ -15,7 +15,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue, SuperValue
 from fxjit.frontend.values.concrete import NotConcrete, concrete
-from fxjit.frontend.values.deques import DequeValue
+from fxjit.frontend.values.deques import DequeValue, bound_of
 from fxjit.frontend.values.descriptors import metaclass_of
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import IndexIteratorValue, SequenceIteratorValue
@@ -181,7 +181,7 @@ _fromkeys(collections.OrderedDict)
 
 @function(collections.deque)
 def deque_(t: Tracer, iterable: Value | None = None, maxlen: Value | None = None) -> Value:
-    bound = None if maxlen is None or _is_none(maxlen) else as_index(t, maxlen)
+    bound = None if maxlen is None or _is_none(maxlen) else bound_of(t, maxlen)
     if bound is not None and bound < 0:
         t.raise_(ValueError, "maxlen must be non-negative")
     return DequeValue(_elements(t, iterable), maxlen=bound)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -34,11 +35,12 @@ def islice(iterable: Iterable[Any], *args: Any) -> Iterator[Any]:
 
 
 def _index_or_less(value: Any) -> int:
-    """-1 for what is no integer."""
+    """-1 for what is no integer, or none that C's sizes hold."""
     try:
-        return operator.index(value)
+        index = operator.index(value)
     except TypeError:
         return -1
+    return index if index <= sys.maxsize else -1
 
 
 @stands_for(itertools.islice)

@@ -17,6 +17,13 @@ from fxjit.guards.kinds import LengthIs, TypeIs
 from fxjit.guards.source import AttrSource, ItemSource, Source
 
 
+def bound_of(t: Tracer, maxlen: Value) -> int:
+    """What `deque` takes for a bound: an int, and nothing that could be made one."""
+    if not issubclass(maxlen.realize().pytype(), int):
+        t.raise_(TypeError, "an integer is required")
+    return as_index(t, maxlen)
+
+
 class DequeValue(SequenceValue):
     """A deque: a list with two ends and maybe a bound (`maxlen`)."""
 
@@ -104,7 +111,7 @@ class DequeValue(SequenceValue):
     def meth___init__(self, t: Tracer, iterable: Value | None = None, maxlen: Value | None = None) -> Value:
         self._changing(t)
         none = maxlen is None or (maxlen.is_constant() and maxlen.as_constant() is None)
-        self.maxlen = None if none or maxlen is None else as_index(t, maxlen)
+        self.maxlen = None if none or maxlen is None else bound_of(t, maxlen)
         self.items = [] if iterable is None else protocol.unpack(t, iterable)
         self._trim(left=True)
         return t.make(None)

@@ -348,7 +348,7 @@ class UserObjectValue(ObjectMethods):
     def tp_iter(self, t: Tracer) -> Value:
         method = self._user_special(t, "__iter__")
         if method is not None:
-            return t.call(method, [], None)
+            return protocol.checked_iterator(t, t.call(method, [], None))
         if self.base is not None:
             return self.base.tp_iter(t)
         if descriptors.look_up(t, self.cls, "__getitem__")[1] is not None:
@@ -376,7 +376,7 @@ class UserObjectValue(ObjectMethods):
     def tp_hash(self, t: Tracer) -> Value:
         method = self._user_special(t, "__hash__")
         if method is not None:
-            return t.call(method, [], None)
+            return protocol.checked_hash(t, t.call(method, [], None))
         by_identity: Any = object.__hash__
         if self.cls.__hash__ is by_identity:
             return self.meth___hash__(t)
@@ -448,7 +448,9 @@ class UserObjectValue(ObjectMethods):
         if op == "index" and self.base is not None and issubclass(self.cls, int):
             return self.base  # CPython calls no method of an int
         result = self._try_special(t, _UNARY_METHODS[op])
-        if result is not NOT_IMPLEMENTED or self.base is None:
+        if isinstance(result, Value):
+            return protocol.checked_number(t, op, self.cls, result)
+        if self.base is None:
             return result
         return protocol.unary(t, op, self.base) if self.base.is_constant() else self.base.nb_unary(t, op)
 

@@ -556,6 +556,39 @@ def checked_truth(t: Tracer, told: Value) -> bool:
     return truth(t, told)
 
 
+_NUMBERS: Final[dict[str, type]] = {"index": int, "int": int, "float": float, "complex": complex}
+
+
+def checked_number(t: Tracer, op: str, cls: type, told: Value) -> Value:
+    """What the own conversion of an instance of `cls` gave, `op` as in Value.nb_unary."""
+    wanted, kind = _NUMBERS.get(op), told.realize().pytype()
+    if wanted is not None and not issubclass(kind, wanted):
+        name = f"{cls.__name__}.__float__" if op == "float" else f"__{op}__"
+        t.raise_(TypeError, f"{name} returned non-{op.replace('index', 'int')} (type {kind.__name__})")
+    if op == "index" and kind is not int and told.is_constant():
+        return t.make(int(told.as_constant()))  # an instance of a subclass
+    return told
+
+
+def checked_hash(t: Tracer, told: Value) -> Value:
+    """What a program's own `__hash__` gave, as a hash."""
+    told = told.realize()
+    if not issubclass(told.pytype(), int):
+        t.raise_(TypeError, "__hash__ method should return an integer")
+    if not told.is_constant():
+        return told
+    number = int(told.as_constant())
+    return t.make(-2 if number == -1 else number if -sys.maxsize - 1 <= number <= sys.maxsize else hash(number))
+
+
+def checked_iterator(t: Tracer, told: Value) -> Value:
+    """What a program's own `__iter__` gave, as an iterator."""
+    told = told.realize()
+    if not hasattr(told.pytype(), "__next__"):
+        t.raise_(TypeError, f"iter() returned non-iterator of type '{told.pytype().__name__}'")
+    return told
+
+
 def contains(t: Tracer, container: Value, item: Value) -> bool:
     """`item in container`."""
     container = container.realize()
