@@ -378,7 +378,8 @@ class ArrayFlatValue(Value):
 
 
 _OF_LAYOUT: Final = frozenset({"c_contiguous", "f_contiguous", "contiguous", "fortran", "fnc", "forc"})
-_FLAG_KEYS: Final = {"C": "c_contiguous", "F": "f_contiguous"} | {name.upper(): name for name in _OF_LAYOUT | {"owndata"}}
+_FLAG_KEYS: Final = {"C": "c_contiguous", "F": "f_contiguous", "W": "writeable"} | {
+    name.upper(): name for name in _OF_LAYOUT | {"owndata", "writeable"}}
 
 
 class ArrayFlagsValue(Value):
@@ -397,6 +398,8 @@ class ArrayFlagsValue(Value):
         if name == "owndata":
             base = self.array._base(t)
             return t.make(base.is_constant() and base.as_constant() is None)
+        if name == "writeable" and type(self.array) is ArrayValue and not self.array.scalar:
+            return t.make(True)  # found arrays that refuse writes are not traced, and views that do are no tensors
         fake = self.array.tensor.fake
         numbers = [*map(int, fake.shape)], [*map(int, fake.stride())]  # those of this call
         spread = any(stride == 0 and size > 1 for size, stride in zip(*numbers, strict=True))
