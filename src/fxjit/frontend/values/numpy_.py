@@ -7,6 +7,7 @@ returned, and every use of it breaks.
 
 from __future__ import annotations
 
+import math
 import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from fxjit import config, schemas
+from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import numpy_agreement, numpy_calls, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
@@ -273,7 +275,7 @@ def _ascending(given: slice, size: int) -> tuple[int, int, int]:
 class ArrayViewValue(ArrayValue):
     """An array that is a view in NumPy and no view in torch (`a[::-1]`, `np.broadcast_to`): the graph computes with a copy,
     made again once something was written since. What leaves the trace is NumPy's own view of the array. What is written to one
-    that goes backwards, is written to the array; writing to others breaks."""
+    is written to the places that it has in the array, where NumPy lets it be written to and these are known; else it breaks."""
 
     def __init__(self, t: Tracer, recipe: numpy_calls.ViewRecipe, tensor: TensorValue) -> None:
         super().__init__(tensor)
@@ -296,22 +298,51 @@ class ArrayViewValue(ArrayValue):
     def facts(self) -> Any:
         return None
 
-    def _written(self, t: Tracer) -> tuple[ArrayValue, Callable[[], None]] | None:
+    def written(self, t: Tracer) -> tuple[ArrayValue, Callable[[], None]] | None:
         """An array like it, to be written to, and what then writes all of that to the array behind."""
-        if self._recipe.what.real is not operator.getitem or self._recipe.kwargs:
-            return None
-        behind, key = (arg.realize() for arg in self._recipe.args)
-        if type(behind) is not ArrayValue:
+        root, numbers = self._numbered(t)
+        if root is None or not numbers.flags.writeable or np.unique(numbers).size != numbers.size:
             return None
         fresh = ArrayValue(_apart(t, self.tensor))
+        turned = self._recipe.what.real is operator.getitem and self._recipe.args[0].realize() is root
 
         def write() -> None:
-            if not _set_backwards(t, behind, key, fresh):
-                self._refuse(t, "__setitem__")
+            if turned and _set_backwards(t, root, self._recipe.args[1].realize(), fresh):
+                return
+            t.emit("put_", [root.tensor, self._places(t), fresh.tensor])
         return fresh, write
 
+    def _numbered(self, t: Tracer) -> tuple[ArrayValue | None, Any]:
+        """The array behind all views, and NumPy's view of its places; None where that is not known."""
+        behind = self._recipe.args[0].realize() if self._recipe.args else None
+        root: ArrayValue | None
+        if isinstance(behind, ArrayViewValue):
+            root, numbers = behind._numbered(t)
+        else:
+            root = behind if type(behind) is ArrayValue and not behind.scalar else None
+            sizes = () if root is None else tuple(root.tensor.fake.shape)
+            if not all(type(size) is int for size in sizes):
+                return None, None
+            numbers = np.arange(math.prod(sizes)).reshape(sizes)
+        if root is None or self._recipe.of(root) is None:
+            return None, None
+        return root, self._recipe.made_of(t, lambda array: numbers)
+
+    def _places(self, t: Tracer) -> Value:
+        """The places in the array behind all views, computed in the graph."""
+        behind = self._recipe.args[0].realize()
+        if isinstance(behind, ArrayViewValue):
+            places = behind._places(t)
+        else:
+            sizes = tuple(behind.tensor.fake.shape)  # type: ignore[attr-defined]  # _numbered has looked: an ArrayValue
+            places = t.emit("reshape", [t.emit(torch.arange, [math.prod(sizes)]), sizes])
+        assert isinstance(places, TensorValue)
+        recipe = self._recipe.of(ArrayValue(places))
+        assert recipe is not None, "_numbered has looked"
+        return recipe.copied(t)
+
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        written = self._written(t)
+        written = self.written(t)
         if written is None:
             return super().nb_inplace(t, op, other)
         fresh, write = written
@@ -320,7 +351,7 @@ class ArrayViewValue(ArrayValue):
         return self
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
-        written = self._written(t) if value is not None else None
+        written = self.written(t) if value is not None else None
         if written is None:
             super().mp_ass_subscript(t, key, value)
             return
@@ -440,7 +471,11 @@ class ArrayMethodValue(Value):
         slot = _SLOTS.get(self.name)
         if slot is not None:
             return slot(t, self.array, *args)
-        return numpy_calls.call(t, numpy_calls.method(self.name), [self.array, *args], kwargs, result_of)
+        what = numpy_calls.method(self.name)
+        if self.name == "resize":  # only of an array that owns its memory
+            return numpy_calls.call(t, what, [self.array, *args], kwargs, result_of)
+        return _through_views(
+            t, [self.array, *args], kwargs, lambda args, kwargs: numpy_calls.call(t, what, args, kwargs, result_of))
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push(self.array)
@@ -533,7 +568,40 @@ def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
     given = [arg.realize() for arg in args]
     if fn in (np.asarray, np.array) and given and isinstance(given[0], TensorValue):
         given[0] = _array_of_tensor(t, given[0], [], {})
-    return numpy_calls.call(t, numpy_calls.function(fn), given, kwargs, result_of)
+    what = numpy_calls.function(fn)
+    return _through_views(t, given, kwargs, lambda args, kwargs: numpy_calls.call(t, what, args, kwargs, result_of))
+
+
+def _through_views(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value],
+                   call: Callable[[Sequence[Value], Mapping[str, Value]], Value]) -> Value:
+    """The call; where it writes to arrays that no tensors can be views of, it is given copies, which are written back."""
+    try:
+        return call(args, kwargs)
+    except BreakGraph as signal:
+        views = [each for each in map(Value.realize, (*args, *kwargs.values())) if isinstance(each, ArrayViewValue)]
+        if signal.reason not in ("numpy-function", "numpy-differs") or not views:
+            raise
+        copies = {view: view.written(t) for view in views}
+        if any(copy is None for copy in copies.values()):
+            raise
+        fresh = {view: copy for view, copy in copies.items() if copy is not None}
+        before = {view: copy.tensor.fake._version for view, (copy, _) in fresh.items()}
+
+        def given(value: Value) -> Value:
+            value = value.realize()
+            return fresh[value][0] if isinstance(value, ArrayViewValue) else value
+
+        try:
+            result = call([given(arg) for arg in args], {name: given(arg) for name, arg in kwargs.items()}).realize()
+        except BreakGraph:
+            raise signal from None
+        made = next((view for view, (copy, _) in fresh.items() if result is copy), None)
+        changed = [view for view, (copy, _) in fresh.items() if copy.tensor.fake._version != before[view]]
+        if not changed or (made is None and not (result.is_constant() and result.as_constant() is None)):
+            raise  # what it gives may share memory with the views
+        for view in changed:
+            fresh[view][1]()
+        return result if made is None else made
 
 
 def _converted(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -436,12 +436,27 @@ class ViewRecipe:
 
     def stand_in(self, t: Tracer) -> Any:
         """The view of the arguments' stand-ins, with its strides; it refuses to be written to."""
-        node_args, node_kwargs, arrays = _node_arguments(t, self.args, self.kwargs)
-        given = {node: array.stand_in() for node, array in arrays.items()}
-        made = made_view(self.what.real, self.path, tuple(node_kwargs),
-                         *filled(node_args, given), *filled(node_kwargs, given).values())
+        made = self.made_of(t, lambda array: array.stand_in())
         made.flags.writeable = False
         return made
+
+    def made_of(self, t: Tracer, given: Callable[[Any], Any]) -> Any:
+        """NumPy's view of other arrays, `given` for those among the arguments."""
+        node_args, node_kwargs, arrays = _node_arguments(t, self.args, self.kwargs)
+        others = {node: given(array) for node, array in arrays.items()}
+        return made_view(self.what.real, self.path, tuple(node_kwargs),
+                         *filled(node_args, others), *filled(node_kwargs, others).values())
+
+    def of(self, array: Value) -> ViewRecipe | None:
+        """The recipe for a view of `array` in the place of the only array among the arguments, which is the first one."""
+        first, *rest = self.args
+        if not hasattr(first.realize(), "based_on") or not all(map(_holds_no_array, (*rest, *self.kwargs.values()))):
+            return None
+        return ViewRecipe(self.what, (array, *rest), self.kwargs, self.path)
+
+
+def _holds_no_array(value: Value) -> bool:
+    return _is_fixed(value) and not hasattr(value.realize(), "based_on")
 
 
 def _is_fixed(value: Value) -> bool:
