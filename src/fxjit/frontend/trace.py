@@ -21,6 +21,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit import config, process_state, torch_private
+from fxjit.autocast_composites import autocast_in_composites
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
@@ -407,7 +408,7 @@ class Trace:
         rewriting = contextlib.nullcontext() if is_known(target) else made_functional()
         try:
             with (self.fake_execution(), dispatching, checking_operands(target, fake_args, fake_kwargs),
-                  observer or contextlib.nullcontext(), rewriting):
+                  observer or contextlib.nullcontext(), rewriting, autocast_in_composites()):
                 return self.policy.run(run, captures)
         except NotFunctional as error:
             self.break_("call-collective", function=_target_name(target), why=str(error))

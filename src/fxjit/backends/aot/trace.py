@@ -67,10 +67,12 @@ def trace_and_compile(
     # A graph that ends in another grad mode leaves torch 2.11 in it; what follows here asks for the caller's.
     callers_mode = torch.set_grad_enabled(torch.is_grad_enabled())
     kernels = torch_patches.replaced_kernels(recurrent.kernels())
+    # Under inference mode composite operators would be taken apart without autocast.
+    without_gradients = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
     runs_program = any(not is_known(node.target) for node in gm.graph.nodes if node.op == "call_function")
     rewriting = made_functional() if runs_program else contextlib.nullcontext()
-    with (callers_mode, torch_patches.patched(), torch_patches.noted_state() as states, torch_patches.noted_saves() as saves,
-          kernels, budget.limited(), timed("aot"), rewriting):
+    with (without_gradients, callers_mode, torch_patches.patched(), torch_patches.noted_state() as states,
+          torch_patches.noted_saves() as saves, kernels, budget.limited(), timed("aot"), rewriting):
         try:
             compiled: Callable[..., Any] = aot_module_simplified(
                 traced,

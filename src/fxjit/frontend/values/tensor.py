@@ -579,6 +579,12 @@ _ATTRIBUTES: Final[dict[str, Callable[[TensorValue, Tracer], Value]]] = {
 # -- tensors from outside ------------------------------------------------------------------------------------------
 
 
+def _has_fitting_gradient(tensor: torch.Tensor) -> bool:
+    """Autograd puts one of any kind there; torch lets nobody else do so, fake tensors among them."""
+    gradient = tensor.grad if tensor.is_leaf else None
+    return gradient is None or (gradient.dtype, gradient.device, gradient.shape) == (tensor.dtype, tensor.device, tensor.shape)
+
+
 def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     """The reason id and the words for a tensor that cannot be a graph input; None where it can."""
     cls = type(tensor)
@@ -603,6 +609,8 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-layout", f"layout {tensor.layout}"
     if tensor.is_quantized:
         return "tensor-layout", "a quantized tensor"
+    if not _has_fitting_gradient(tensor):
+        return "tensor-layout", "its `grad` is of another type, size or device, as where it was cast after the forward pass"
     base = tensor._base if tensor._is_view() else None
     if base is not None and why_untraceable(base) is not None:
         return "tensor-layout", "a view of a tensor that is not traced"

@@ -1,0 +1,50 @@
+"""Autocast in composite operators (`einsum`, `tensordot`) that are traced under inference mode.
+
+Where autograd is off for good, a dispatch mode sees a composite operator whole, and by then torch has put autocast aside: the
+products inside of it would be of the type that they are given. Eager casts them. Here they are taken apart with autocast as
+the program has it, but for those that autocast itself has cast already, or what those call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_KEYS: Final = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
+
+
+def autocast_in_composites() -> contextlib.AbstractContextManager[Any]:
+    """The mode, where composite operators reach one while autocast is on."""
+    needed = torch.is_inference_mode_enabled() and any(map(torch.is_autocast_enabled, _KEYS))
+    return _TakenApart() if needed else contextlib.nullcontext()
+
+
+class _TakenApart(TorchDispatchMode):
+    """Composite operators by those that they are made of, with autocast as it is when the mode is made."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys = [key for device, key in _KEYS.items() if torch.is_autocast_enabled(device)]
+        self._is_cast = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, OpOverload) or func.namespace == "prim" or not func.has_kernel_for_dispatch_key(
+                torch._C.DispatchKey.CompositeImplicitAutograd):  # of "prim" the dispatcher knows nothing
+            return func(*args, **(kwargs or {}))
+        cast_outside = self._is_cast
+        self._is_cast = cast_outside or any(map(func.has_kernel_for_dispatch_key, self._keys))
+        excluded = torch._C._dispatch_tls_local_exclude_set()
+        for key in () if self._is_cast else self._keys:
+            excluded = excluded.remove(key)
+        try:
+            with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), self:
+                result = func.decompose(*args, **(kwargs or {}))
+        finally:
+            self._is_cast = cast_outside
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result
