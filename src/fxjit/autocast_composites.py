@@ -14,6 +14,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxjit import torch_private
+
 _KEYS: Final = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 
 
@@ -30,6 +32,8 @@ class _TakenApart(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        names = ("_ForceDispatchKeyGuard", "_dispatch_tls_local_include_set", "_dispatch_tls_local_exclude_set")
+        self._guard, self._included, self._excluded = (torch_private.get(f"torch._C.{name}") for name in names)
         self._keys = [key for device, key in _KEYS.items() if torch.is_autocast_enabled(device)]
         self._is_cast = False
 
@@ -39,11 +43,11 @@ class _TakenApart(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         cast_outside = self._is_cast
         self._is_cast = cast_outside or any(map(func.has_kernel_for_dispatch_key, self._keys))
-        excluded = torch._C._dispatch_tls_local_exclude_set()
+        excluded = self._excluded()
         for key in () if self._is_cast else self._keys:
             excluded = excluded.remove(key)
         try:
-            with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), self:
+            with self._guard(self._included(), excluded), self:
                 result = func.decompose(*args, **(kwargs or {}))
         finally:
             self._is_cast = cast_outside
