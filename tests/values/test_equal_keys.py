@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.differential import assert_same_as_eager
+from tests.differential import assert_same, assert_same_as_eager
 
 import fxjit
 from fxjit import config
+from fxjit.frontend.values import keys
 
 NAN, OTHER_NAN = float("nan"), float("nan")
 
@@ -397,3 +398,16 @@ def test_the_hash_of_an_argument_is_another_one_in_each_call():
     for _ in range(12):
         marker = Marker()
         assert repr(compiled(torch.ones(2), marker)) == repr(fn(torch.ones(2), marker))
+
+
+def test_a_large_dict_is_not_gone_through_for_each_key(monkeypatch):
+    """Constants are found by their hash, however large they are, where no key of the trace is known late."""
+    looked = []
+    monkeypatch.setattr(keys, "_holds_late", lambda key: looked.append(key))
+
+    def fn(x):
+        table = {number * 7919: number for number in range(3000)}
+        return x + (table == table.copy()), sum(number in table for number in range(0, 10**6, 7919)), {*table} == set(table)
+
+    assert_same(fxjit.compile(fn, backend="eager", fullgraph=True)(torch.ones(1)), fn(torch.ones(1)))
+    assert not looked

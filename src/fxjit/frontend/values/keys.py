@@ -97,7 +97,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
             t.raise_(TypeError, *error.args)
         assert isinstance(known, Hashable)
         guard_nan_identity(t, value)
-        if _may_be_late(known) and any(map(_holds_late, among)):
+        if _may_be_late(known) and t.new_source_state(_LATE_KEYS) and any(map(_holds_late, among)):
             t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
         return known
     if isinstance(value, Reference):
@@ -142,6 +142,8 @@ def key_to_find(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     """The key that `value` is, to be looked for and not stored. An int that varies from call to call is compared with each of a
     few keys, so that an entry holds for all the numbers that are found, or not found, alike."""
     value = value.realize()
+    if value.is_constant():
+        return key_of(t, value, among)  # a dict may be large, and asked for each of its keys
     keys = list(among)
     if getattr(value, "specialize", None) is None or value.pytype() is not int or not all(type(key) in _PLAIN for key in keys):
         return key_of(t, value, keys)
@@ -176,6 +178,7 @@ def _guard_nan_identity(t: Tracer, value: Value) -> None:
 def _late_key(t: Tracer, key: tuple[Any, tuple[Value, ...]], among: Iterable[HashKey]) -> HashKey:
     """The key of a number that is known late (callables/core.py), such as `id(obj)`: what it is computed from."""
     fn, args = key
+    t.new_source_state(_LATE_KEYS)[""] = True
     for arg in args:
         _keep_apart(t, arg)
     for other in among:
@@ -191,6 +194,8 @@ def _keep_apart(t: Tracer, value: Value) -> None:
         t.new_source_state(IDENTITY_KEYS)[value.source] = None  # type: ignore[index]  # tables of a trace have no types
 
 
+#: The table of a trace that has something in it if there is a key of a number that is known late.
+_LATE_KEYS: Final = "keys that are known late"
 #: Identities of objects and threads are addresses: no number below this is one.
 FIRST_ADDRESS: Final = 2**16
 
