@@ -11,8 +11,8 @@ from torch.nn import functional as F
 import fxjit
 from fxjit import _C, config, tensor_shim
 from fxjit.backends.native.executor import plan
+from fxjit.backends.native.lower import blas
 from fxjit.backends.native.runtime import own_products
-from fxjit.backends.native.schedule import blas
 from fxjit.counters import counters
 
 needs_kernels = pytest.mark.skipif(
@@ -160,8 +160,8 @@ def few_rows(monkeypatch: pytest.MonkeyPatch):
     """The products of few rows of bfloat16 in programs that are built now."""
     seen = []
 
-    def noted(node, low):
-        found = blas.product_of_few_rows(node, low)
+    def noted(node, low, weight=None):
+        found = blas.product_of_few_rows(node, low, weight)
         seen.extend([] if found is None else [found])
         return found
 
@@ -222,3 +222,42 @@ def test_what_is_not_few_rows(few_rows):
     with config.patch({"cpp.own_products": False}):
         fxjit.compile(F.linear, dynamic=False)(torch.randn(2, 256).bfloat16(), weight)
     assert not few_rows
+
+
+@needs_halves
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 12])
+def test_few_rows_by_weights_of_eight_bits(few_rows, m: int):
+    for n, k, gap in [(5, 131, 0), (64, 256, 0), (33, 190, 7), (96, 1000, 0)]:
+        weight, scale = torch.randint(-128, 128, (n, k + gap), dtype=torch.int8)[:, gap:], torch.rand(n).bfloat16()
+        x = torch.randn(m, k + gap).bfloat16()[:, :k]
+
+        def call(x, weight, scale):
+            return torch.mm(x, weight.t().to(x.dtype)) * scale, F.linear(x, weight.to(x.dtype), scale)
+
+        with torch.no_grad():
+            ours, eager = fxjit.compile(call, dynamic=False)(x, weight, scale), call(x, weight, scale)
+        exact = call(x.double(), weight, scale.double())
+        for a, b, true in zip(ours, eager, exact, strict=True):
+            assert a.dtype is b.dtype and a.stride() == b.stride()
+            assert (a - true).abs().max() <= 1.1 * (b - true).abs().max() + 2**-8 * true.abs().max()
+        fxjit.reset()
+    assert len(few_rows) == 8
+
+
+@needs_halves
+def test_weights_of_eight_bits_that_are_looked_at_otherwise(few_rows):
+    def changed(x, weight):
+        wide = weight.to(x.dtype)
+        weight.add_(1)
+        return F.linear(x, wide), F.linear(x, weight.to(x.dtype))
+
+    def returned(x, weight):
+        wide = weight.to(x.dtype)
+        return F.linear(x, wide), wide, F.linear(x.repeat(20, 1), wide)
+
+    x, weight = torch.randn(2, 256).bfloat16(), torch.randint(-100, 100, (64, 256), dtype=torch.int8)
+    with torch.no_grad():
+        for call in (changed, returned):
+            first, second = weight.clone(), weight.clone()
+            torch.testing.assert_close(fxjit.compile(call)(x, first), call(x, second), rtol=2e-2, atol=1)
+            assert torch.equal(first, second)

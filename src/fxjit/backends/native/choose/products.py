@@ -23,10 +23,10 @@ from ..codegen.launch import Launch
 from ..hints import Hints
 from ..index import Sizes, sizes_of
 from ..ir import Buffer, Extern
+from ..lower.blas import origin
 from ..lower.table import Lowering, meta_of
 from ..runtime.gpu import TritonLaunchers, gpu_name, is_here, measure
 from ..runtime.triton_compile import triton_version
-from ..schedule.blas import origin
 from ..schedule.fuse import Group, reads_of
 from ..schedule.product_fusion import ProductGroup
 

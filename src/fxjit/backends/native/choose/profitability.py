@@ -23,9 +23,9 @@ from ..compiled import CompiledGraph
 from ..executor.convolutions import convolution_of
 from ..hints import Hints
 from ..ir import Extern
+from ..lower.blas import product_of
 from ..lower.table import Lowering, op_name
 from ..runtime.own_convolutions import is_preferred, microseconds_gained
-from ..schedule.blas import product_of
 from ..schedule.fuse import Group, Step, group_elements
 from .predictions import (
     ARGUMENT,

@@ -1,5 +1,6 @@
 /* Few rows of bfloat16 by weights whose columns are contiguous, as those of linear layers are: decoding of few sequences, which the
- * reading of the weights bounds. Products are exact in float, sums are floats and are rounded once at the end. */
+ * reading of the weights bounds. These are bfloat16, or integers of eight bits, which bfloat16 holds. Products are exact in float, sums
+ * are floats and are rounded once at the end. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@ enum {
     WORK = 1 << 17,   /* multiplications for which a thread is called */
 };
 
-/* a: lines of floats, PAIRS at a time those of even and then those of odd places. */
+/* a: lines of floats, PAIRS at a time those of even and then those of odd places; in their order for narrow weights. */
 typedef struct {
     const few_t *product;
     const float *a;
@@ -52,14 +53,25 @@ load(const uint16_t *from, int64_t count)
     return count >= PAIRS ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((__mmask32)((1u << count) - 1), from);
 }
 
+HALVES static inline __m256i
+load_narrow(const int8_t *from, int64_t count)
+{
+    return count >= PAIRS ? _mm256_loadu_si256((const void *)from) : _mm256_maskz_loadu_epi8((__mmask32)((1u << count) - 1), from);
+}
+
 HALVES static void
 widen(const few_t *product, float *to, int64_t line)
 {
     for (int64_t i = 0; i < product->m; i++, to += line) {
         for (int64_t p = 0; p < product->k; p += PAIRS) {
             __m512i x = load(product->a + i * product->a_line + p, product->k - p);
-            _mm512_store_ps(to + p, lower_halves(x));
-            _mm512_store_ps(to + p + LANES, upper_halves(x));
+            __m512 first = lower_halves(x), second = upper_halves(x);
+            if (product->narrow) {
+                first = lower_halves(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(x)));
+                second = lower_halves(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x, 1)));
+            }
+            _mm512_store_ps(to + p, first);
+            _mm512_store_ps(to + p + LANES, second);
         }
     }
 }
@@ -83,13 +95,14 @@ rounded(float x)
 
 /* `count` columns from one on: as many sums as registers hold, which all loops over them have to be unrolled for. */
 HALVES static inline __attribute__((always_inline)) void
-dot(const task_t *task, int rows, int columns, int64_t column, int64_t count)
+dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, int narrow)
 {
     const few_t *product = task->product;
-    const uint16_t *lines[COLUMNS];
+    const char *lines[COLUMNS];
+    const int64_t item = narrow ? sizeof(int8_t) : sizeof(uint16_t), ahead = columns * product->b_line * item;
     __m512 s[FXJIT_FEW_ROWS][COLUMNS];
     UNROLLED for (int c = 0; c < columns; c++) {
-        lines[c] = product->b + least(column + c, column + count - 1) * product->b_line;
+        lines[c] = (const char *)product->b + least(column + c, column + count - 1) * product->b_line * item;
         UNROLLED for (int i = 0; i < rows; i++) {
             s[i][c] = _mm512_setzero_ps();
         }
@@ -97,10 +110,17 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count)
     for (int64_t p = 0; p < product->k; p += PAIRS) {
         __m512 x[COLUMNS], y[COLUMNS];
         UNROLLED for (int c = 0; c < columns; c++) {
-            __m512i both = load(lines[c] + p, product->k - p);
-            __builtin_prefetch(lines[c] + p + columns * product->b_line, 0, 3); /* the next columns, across pages */
-            x[c] = lower_halves(both);
-            y[c] = upper_halves(both);
+            __builtin_prefetch(lines[c] + p * item + ahead, 0, 3); /* the next columns, across pages */
+            if (narrow) {
+                __m256i both = load_narrow((const int8_t *)lines[c] + p, product->k - p);
+                x[c] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(both)));
+                y[c] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(both, 1)));
+            }
+            else {
+                __m512i both = load((const uint16_t *)lines[c] + p, product->k - p);
+                x[c] = lower_halves(both);
+                y[c] = upper_halves(both);
+            }
         }
         UNROLLED for (int i = 0; i < rows; i++) {
             const float *a = task->a + i * task->line + p;
@@ -125,8 +145,14 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count)
 #define FEW_ROWS(R, C) \
     HALVES static void few_##R(const task_t *task, int64_t from, int64_t to) \
     { \
+        if (task->product->narrow) { \
+            for (int64_t column = from; column < to; column += C) { \
+                dot(task, R, C, column, least(C, to - column), 1); \
+            } \
+            return; \
+        } \
         for (int64_t column = from; column < to; column += C) { \
-            dot(task, R, C, column, least(C, to - column)); \
+            dot(task, R, C, column, least(C, to - column), 0); \
         } \
     }
 FEW_ROWS(1, 6) FEW_ROWS(2, 6) FEW_ROWS(3, 4) FEW_ROWS(4, 4) FEW_ROWS(5, 3) FEW_ROWS(6, 3)

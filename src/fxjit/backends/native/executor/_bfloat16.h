@@ -10,7 +10,9 @@ enum { FXJIT_FEW_ROWS = 12 };
  * contiguous, and as far apart as their lines say. */
 typedef struct {
     int64_t m, n, k;
-    const uint16_t *a, *b, *bias;
+    const uint16_t *a, *bias;
+    const void *b; /* bfloat16, or integers of eight bits where it is narrow */
+    int narrow;
     int64_t a_line, b_line, line;
     uint16_t *out;
 } few_t;

@@ -398,7 +398,7 @@ fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o)
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
 
 /* One operand as BLAS wants it: whether it is transposed, and the distance of its rows (or columns). Its rows are contiguous,
- * or its columns are; schedule/blas.py saw to that. */
+ * or its columns are; lower/blas.py saw to that. */
 static int
 leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int *ld)
 {
@@ -409,15 +409,16 @@ leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride
     return transposed;
 }
 
-/* The types of products, of their results as well. */
-enum { FLOATS, DOUBLES, HALVES };
+/* The types of products, of their results as well; EIGHTHS: of halves by integers of eight bits. */
+enum { FLOATS, DOUBLES, HALVES, EIGHTHS };
 
 /* By our kernel for few rows of bfloat16, with the numbers of fxjit_step_gemm. */
 static int
-multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int unlocked)
+multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int narrow, int unlocked)
 {
     few_t product = {
-        .m = s[0], .n = s[1], .k = s[2], .a = (uint16_t *)a + s[5], .b = (uint16_t *)b + s[8], .out = (uint16_t *)out + s[11],
+        .m = s[0], .n = s[1], .k = s[2], .a = (uint16_t *)a + s[5], .out = (uint16_t *)out + s[11],
+        .b = (char *)b + s[8] * (narrow ? sizeof(int8_t) : sizeof(uint16_t)), .narrow = narrow,
         .bias = bias == NULL ? NULL : (uint16_t *)bias + s[13], .a_line = s[3], .b_line = s[7], .line = s[9],
     };
     if (!fxjit_few_bfloat16_runs() || product.m > FXJIT_FEW_ROWS) {
@@ -452,8 +453,8 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     if (m == 0 || n == 0) {
         return 0;
     }
-    if (o->type == HALVES) {
-        return multiply_few(s, out, a, b, bias, (int)o->unlocked);
+    if (o->type == HALVES || o->type == EIGHTHS) {
+        return multiply_few(s, out, a, b, bias, o->type == EIGHTHS, (int)o->unlocked);
     }
     char *to = (char *)out + s[11] * item;
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;

@@ -24,10 +24,10 @@ from ..codegen.launch import Launch
 from ..hints import Hints
 from ..index import Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
+from ..lower.blas import Product, blas_is_atens, origin, product_of, product_of_few_rows
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.own_convolutions import is_preferred
 from ..runtime.own_products import Shape
-from ..schedule.blas import Product, blas_is_atens, origin, product_of, product_of_few_rows
 from ..schedule.fuse import group_work
 from ..schedule.product_tiles import TiledProduct
 from ..target import scalar_tensor
@@ -54,7 +54,7 @@ from .repeats import OUT_OF_RANGE, repeated
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
 #: The types of GEMM, by its number for them.
-PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16)
+PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
 #: The devices whose memory programs allocate and look at by torch's shim.
 DEVICES = ("cpu", "cuda")
 
@@ -254,7 +254,7 @@ class _Planner:
 
     def extern(self, step: Extern) -> None:
         node = step.node
-        product = product_of(node, self.low) or product_of_few_rows(node, self.low)
+        product = product_of(node, self.low) or product_of_few_rows(node, self.low, self.low.weights.get(node))
         if product is not None:
             self.multiply(node, product)
             return
@@ -362,7 +362,7 @@ class _Planner:
         numbers = [product.m, product.n, product.k, a.row, a.column, a.offset, b.row, b.column, b.offset, product.n, 1, 0,
                    *((0, 0) if bias is None else (bias.column, bias.offset))]
         unlocked = int(self.hints(prod((product.m, product.n, product.k))) > LONG_PRODUCT)
-        dtype = meta_of(node).dtype
+        dtype = meta_of(self.low.weights.get(node, node)).dtype
         if dtype is torch.float32:
             self.note_product(product)
         self.add("GEMM", into=Variable(name), a=given[0], b=given[1], bias=-1 if bias is None else given[2],

@@ -21,6 +21,7 @@ from ..passes.in_place import MARK
 from ..target import by_triton, has_kernels
 from . import attention, create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
 from .accuracy import require_accuracy
+from .blas import product_of_few_rows, second_operand, weight_of_eight_bits
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
 FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan, attention)
@@ -232,7 +233,7 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
     mutated = written(node)
     for arg in mutated:
         low.settle_readers(low.materialize(arg), node)
-    reads = frozenset(low.materialize(arg) for arg in node.all_input_nodes if holds_memory(low, arg))
+    reads = frozenset(low.materialize(arg) for arg in operands(low, node) if holds_memory(low, arg))
     if is_wait(node):
         reads |= frozenset(low.materialize(arg) for arg in read_until(node))
     writes = frozenset(low.storage[arg] for arg in mutated)
@@ -248,6 +249,24 @@ def lower_extern(low: Lowering, node: torch.fx.Node, meta: Any) -> None:
         low.env[node] = meta
     results = frozenset(f"b{number}" for number in range(first, low.counter))
     low.statements.append(Extern(node, reads, writes, results, low.fails_for_good and is_ordered(node)))
+
+
+def operands(low: Lowering, node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What the call reads: for weights of eight bits that were converted for a product of ours, those themselves."""
+    given = node.all_input_nodes
+    weight = weight_of_eight_bits(node)
+    if weight is None:
+        return given
+    (converted,) = (arg for arg in given if arg is second_operand(node))
+    if converted in low.storage:
+        return given
+    rest = [arg for arg in given if arg is not converted]
+    for arg in (*rest, weight):
+        low.materialize(arg)
+    if product_of_few_rows(node, low, weight) is None:
+        return given
+    low.weights[node] = weight
+    return [*rest, weight]
 
 
 def is_input(low: Lowering, node: torch.fx.Node) -> bool:

@@ -149,6 +149,8 @@ class Lowering:
         self.readers: set[torch.fx.Node] = set()
         #: Whether the program does not run instead where the graph fails.
         self.fails_for_good = cannot_start_over(graph)
+        #: Of products: their weights of eight bits, which no conversion is stored of.
+        self.weights: dict[torch.fx.Node, torch.fx.Node] = {}
         #: Nodes that write to an input where they stand, as a second run would again.
         self.repeats: set[torch.fx.Node] = set()
 

@@ -29,10 +29,10 @@ from ..ir import (
     reshape_strides,
     substitute,
 )
+from ..lower.blas import Operand, matrix, origin, rows_of, turned
 from ..lower.table import Lowering, meta_of, op_name
 from ..ops import op, work
 from ..target import by_triton
-from .blas import Operand, matrix, origin, rows_of, turned
 from .fuse import Group, Member, Step, reads_of, reads_same_place, writes_of
 
 PRODUCTS = ("mm.default", "addmm.default", "bmm.default", "baddbmm.default", "linear.default")

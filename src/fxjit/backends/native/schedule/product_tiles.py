@@ -17,9 +17,9 @@ from ..choose.predictions import TILE_BYTES, TILE_LEAST_BYTES, TILE_ROWS, TILE_R
 from ..hints import Hints
 from ..index import Sizes, equal, same_sizes
 from ..ir import Buffer, Extern
+from ..lower.blas import Operand, Product, origin, product_of
 from ..lower.table import Lowering
 from ..target import by_triton
-from .blas import Operand, Product, origin, product_of
 from .collapse import collapse
 from .fuse import Group, Member, Step, readers_of, writers_of, writes_of
 from .product_fusion import over_result

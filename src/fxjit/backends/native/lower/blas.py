@@ -16,7 +16,7 @@ from fxjit import _C, config, process_state
 
 from ..index import Size, Sizes, contiguous_strides, equal, prod, same_sizes, sizes_of
 from ..ir import merged_stride
-from ..lower.table import Lowering, is_view, meta_of, op_name
+from .table import Lowering, is_view, meta_of, op_name
 
 LIMIT = 2**31 - 1
 #: What the BLAS multiplies.
@@ -48,21 +48,41 @@ class Product:
     bias: Operand | None
 
 
-def product_of_few_rows(node: torch.fx.Node, low: Lowering) -> Product | None:
-    """A product of few rows of bfloat16 by weights of contiguous columns, which is our own kernel's (executor/_bfloat16.c)."""
-    found = product_of(node, low, (torch.bfloat16,)) if config.cpp.own_products and _C.program_can("few rows") else None
+def product_of_few_rows(node: torch.fx.Node, low: Lowering, weight: torch.fx.Node | None = None) -> Product | None:
+    """A product of few rows of bfloat16 by weights of contiguous columns, which is our own kernel's (executor/_bfloat16.c).
+    `weight` holds those of eight bits that were converted for it."""
+    own = config.cpp.own_products and _C.program_can("few rows")
+    found = product_of(node, low, (torch.bfloat16,), weight) if own else None
     if found is None or not isinstance(found.m, int) or not isinstance(found.n, int) or not isinstance(found.k, int):
         return None
     rows_are = equal(found.a.column, 1) and equal(found.b.row, 1)
     return found if rows_are and found.m <= FEW_ROWS and found.k >= LEAST_TERMS else None
 
 
-def product_of(node: torch.fx.Node, low: Lowering, types: tuple[torch.dtype, ...] = TYPES) -> Product | None:
-    """The product that a call is, or None where ATen is called for it."""
+def second_operand(node: torch.fx.Node) -> Any:
+    return node.args[1 if op_name(node) == "linear.default" else -1]
+
+
+def weight_of_eight_bits(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The weights of int8 that are converted to bfloat16 for a product: numbers that bfloat16 holds."""
+    if op_name(node) not in ("mm.default", "addmm.default", "linear.default"):
+        return None
+    second = second_operand(node)
+    if op_name(second) != "_to_copy.default" or second.kwargs != {"dtype": torch.bfloat16}:
+        return None
+    weight: torch.fx.Node = second.args[0]
+    return weight if meta_of(weight).dtype is torch.int8 else None
+
+
+def product_of(node: torch.fx.Node, low: Lowering, types: tuple[torch.dtype, ...] = TYPES,
+               weight: torch.fx.Node | None = None) -> Product | None:
+    """The product that a call is, or None where ATen is called for it. `weight` stands for the second operand, converted."""
     name = op_name(node)
     if name not in ("mm.default", "addmm.default", "linear.default") or node.kwargs or not blas_is_atens():
         return None
-    arguments = [arg for arg in node.args if arg is not None]
+    second = second_operand(node)
+    arguments = [arg for arg in node.args if arg is not None and (weight is None or arg is not second)]
+    second = second if weight is None else weight
     metas = [meta_of(node), *(meta_of(arg) for arg in arguments if isinstance(arg, torch.fx.Node))]
     if len(metas) != len(arguments) + 1 or not all(suits(meta, metas[0].dtype, types) for meta in metas):
         return None
@@ -72,13 +92,12 @@ def product_of(node: torch.fx.Node, low: Lowering, types: tuple[torch.dtype, ...
     bias: Any = None
     if name == "linear.default":
         a = rows_of(node.args[0], low)
-        weight = node.args[1]
-        b = None if meta_of(weight).dim() != 2 else turned(matrix(weight, low))  # type: ignore[arg-type]  # an argument that is a node
+        b = None if meta_of(second).dim() != 2 else turned(matrix(second, low))
         bias = node.args[2] if len(node.args) > 2 else None
         k, n = sizes_of(meta_of(node.args[0]).shape)[-1:], sizes_of(out.shape)[-1]  # type: ignore[arg-type]  # an argument that is a node
         m = prod(sizes_of(out.shape)[:-1])
     else:
-        a, b = (matrix(arg, low) for arg in node.args[-2:])  # type: ignore[arg-type]  # arguments that are nodes
+        a, b = (matrix(arg, low) for arg in (node.args[-2], second))  # type: ignore[arg-type]  # arguments that are nodes
         bias = node.args[0] if name == "addmm.default" else None
         (m, n), k = sizes_of(out.shape), sizes_of(meta_of(node.args[-2]).shape)[-1:]  # type: ignore[arg-type]  # an argument that is a node
     row = None if bias is None else bias_row(bias, n, low)
