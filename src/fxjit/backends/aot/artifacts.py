@@ -152,7 +152,9 @@ def _returns_views_itself(values: tuple[Any, ...], meta: ViewAndMutationMeta) ->
             if not placeholders and root is not None:
                 placeholders = {node: index for index, node in enumerate(root.graph.find_nodes(op="placeholder"))}
             place = placeholders.get(root)
-            if place is None or place != info.base_idx or meta.input_info[place].mutates_data:
+            # Of an input that requires a gradient a view does so too, under no_grad as well: what it was detached by is gone.
+            if place is None or place != info.base_idx or meta.input_info[place].mutates_data or (
+                    meta.input_info[place].requires_grad):
                 return False
     return True
 

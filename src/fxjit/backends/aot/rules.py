@@ -138,15 +138,36 @@ def _has_marked(candidate: Candidate, mark: str) -> bool:
 
 
 def _views_leaf_without_recording(candidate: Candidate) -> bool:
-    """Such a view requires grad as the leaf's base does. The trace's inputs have their bases, and AOTAutograd's do not."""
+    """Such a view requires grad as the leaf's base does. The trace's inputs have their bases, and AOTAutograd's do not. One of
+    an input that is no leaf is a leaf by itself, which AOTAutograd does not know where the graph goes on to record with it."""
     gm = candidate.captured
     if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
         return False
-    leaves = {_storage(node) for node in gm.graph.find_nodes(op="placeholder")
-              if any(each.requires_grad and each._is_view() and not _base_requires_grad(each) for each in tensors_of(node))}
-    return bool(leaves) and any(
-        each._is_view() and not each.requires_grad and _get_creation_meta(each) == CreationMeta.NO_GRAD_MODE
-        for node in gm.graph.nodes if node.op != "placeholder" and _storage(node) in leaves for each in tensors_of(node))
+    leaves, results = set(), set()
+    for node in gm.graph.find_nodes(op="placeholder"):
+        for each in tensors_of(node):
+            if each.requires_grad and each._is_view() and not _base_requires_grad(each):
+                leaves.add(_storage(node))
+            elif each.requires_grad and not each.is_leaf:
+                results.add(_storage(node))
+    if not leaves and not results:
+        return False
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" or not any(map(_is_unrecorded_view, tensors_of(node))):
+            continue
+        requires_grad = any(each.requires_grad for each in tensors_of(node))
+        if _storage(node) in (leaves if not requires_grad else results) and (not requires_grad or _is_recorded(node)):
+            return True
+    return False
+
+
+def _is_unrecorded_view(tensor: torch.Tensor) -> bool:
+    return tensor._is_view() and _get_creation_meta(tensor) == CreationMeta.NO_GRAD_MODE
+
+
+def _is_recorded(node: torch.fx.Node) -> bool:
+    return any(user.op == "output" or any(each.requires_grad and not _is_unrecorded_view(each) for each in tensors_of(user))
+               for user in node.users)
 
 
 def _base_requires_grad(view: torch.Tensor) -> bool:
@@ -496,7 +517,7 @@ RULES: tuple[Rule, ...] = (
          "in a compiled graph it would not stand between them and the input. Or it reads the `_base` of an output."),
     Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
          "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
-         "not: neither does the view."),
+         "not: neither does the view. Or the input is no leaf, and the graph records what it does with the view."),
     Rule("forward-level", "captured graph", lambda candidate: _has_marked(candidate, "sees_tangents"),
          "The graph enters a level of forward differentiation (`torch.autograd.forward_ad.dual_level`), in which operators "
          "compute tangents as well."),
