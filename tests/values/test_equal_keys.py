@@ -10,6 +10,7 @@ import dataclasses
 import decimal
 import enum
 import itertools
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -411,3 +412,36 @@ def test_a_large_dict_is_not_gone_through_for_each_key(monkeypatch):
 
     assert_same(fxjit.compile(fn, backend="eager", fullgraph=True)(torch.ones(1)), fn(torch.ones(1)))
     assert not looked
+
+
+class LikeText:
+    def __init__(self, text):
+        self.text = text
+
+    def __hash__(self):
+        return hash(self.text)
+
+    def __eq__(self, other):
+        return other == self.text
+
+
+def test_an_object_takes_the_place_of_a_text_that_was_deleted_from_an_objects_dict():
+    def fn(x):
+        held = types.SimpleNamespace(first=1, second=2)
+        table = vars(held)
+        del table["first"]
+        table[LikeText("first")] = 3
+        return x + table["first"], len(table), held.second
+
+    assert_same_as_eager(fn, torch.ones(2), fullgraph=False)
+
+    def of_another(x, held):
+        table = held.__dict__
+        del table["first"]
+        table[LikeText("first")] = 3
+        return x + 1, len(table), held.second
+
+    for _ in range(2):
+        eager, ours = types.SimpleNamespace(first=1, second=2), types.SimpleNamespace(first=1, second=2)
+        assert_same(fxjit.compile(of_another, backend="eager")(torch.ones(2), ours), of_another(torch.ones(2), eager))
+        assert [type(key) for key in vars(ours)] == [type(key) for key in vars(eager)]

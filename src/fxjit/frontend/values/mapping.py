@@ -80,9 +80,9 @@ class DictValue(Undoable, Places):
     def pytype(self) -> type:
         return self.cls
 
-    def met_keys(self) -> set[HashKey]:
-        """The keys that the trace looked for or wrote."""
-        return {*self._items, *self._changed, *self._removed}
+    def met_keys(self) -> Iterable[HashKey]:
+        """The keys that the trace looked for or wrote. Equal ones are not looked for: that may run the program's `__eq__`."""
+        return [*self._items, *self._changed, *self._removed]
 
     def unread(self) -> object | None:
         return self._real
