@@ -1,4 +1,4 @@
-"""Views of what requires a gradient that are made without recording one (`no_grad`, `detach`): which results require a gradient,
+"""Views made without recording a gradient (`no_grad`, `detach`) of what requires one: which results require a gradient,
 which are leaves, and what backward gives."""
 
 from __future__ import annotations
