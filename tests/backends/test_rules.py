@@ -154,6 +154,19 @@ def derivative_forwards(x: torch.Tensor) -> torch.Tensor:
         return forward_ad.unpack_dual(forward_ad.make_dual(x, torch.ones_like(x)).sin()).tangent
 
 
+def written_past_autograd(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    turned = y.t()
+    with torch.no_grad():
+        y[0] = 5.0
+    turned.relu_()
+    return x.float().mul_(x)
+
+
+def views_of_one() -> list[torch.Tensor]:
+    x = (leaf(4, 2) * 1)[1:3]
+    return [x, x.view(2, 2)]
+
+
 def without_memory(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     z = y + 1
@@ -167,6 +180,9 @@ PROGRAMS: dict[str, Program] = {
     "written-unfolding": Program(lambda x: (x.unfold(0, 2, 2).mul_(3), x + 1), lambda: [torch.rand(5)]),
     "overlapping-write": Program(lambda x: (x * 1).as_strided((2, 2), (1, 1)).mul_(2), lambda: [torch.rand(4)]),
     "overlapping-argument": Program(lambda x: x[1:3].addmv_(torch.eye(2), x[:2]), lambda: [torch.rand(5)]),
+    "reshaped-input": Program(lambda x: (x + x, x.unsqueeze_(0).squeeze_(0)), lambda: [leaf(3) * 1]),
+    "mutates-view-of-leaf": Program(lambda x: x.detach().add_(1) * x, lambda: [leaf(4, 3)[:2]]),
+    "unforeseen": Program(written_past_autograd, views_of_one),
     "mutates-data-and-metadata": Program(lambda x: x.zero_().unsqueeze_(0) + 1, lambda: [torch.rand(3, 4)[1]]),
     "overlapping-list": Program(lambda x: torch._foreach_add_([x, x[1:]], 1), lambda: [torch.rand(4)]),
     "observed-view": Program(lambda x: Reverse.apply(x), lambda: [leaf(3) * 1]),

@@ -139,26 +139,47 @@ def _has_marked(candidate: Candidate, mark: str) -> bool:
 
 def _views_leaf_without_recording(candidate: Candidate) -> bool:
     """Such a view requires grad as the leaf's base does. The trace's inputs have their bases, and AOTAutograd's do not. One of
-    an input that is no leaf is a leaf by itself, which AOTAutograd does not know where the graph goes on to record with it."""
+    another input is a leaf by itself, which AOTAutograd does not know where the graph goes on to record with it."""
     gm = candidate.captured
     if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
         return False
-    leaves, results = set(), set()
+    leaves, recorded = set(), set()
     for node in gm.graph.find_nodes(op="placeholder"):
         for each in tensors_of(node):
             if each.requires_grad and each._is_view() and not _base_requires_grad(each):
                 leaves.add(_storage(node))
-            elif each.requires_grad and not each.is_leaf:
-                results.add(_storage(node))
-    if not leaves and not results:
+            elif each.requires_grad:
+                recorded.add(_storage(node))
+    if not leaves and not recorded:
         return False
     for node in gm.graph.nodes:
         if node.op == "placeholder" or not any(map(_is_unrecorded_view, tensors_of(node))):
             continue
         requires_grad = any(each.requires_grad for each in tensors_of(node))
-        if _storage(node) in (leaves if not requires_grad else results) and (not requires_grad or _is_recorded(node)):
+        if _storage(node) in (recorded if requires_grad else leaves) and (not requires_grad or _is_recorded(node)):
             return True
     return False
+
+
+def _reshapes_input(candidate: Candidate) -> bool:
+    gm = candidate.captured
+    if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
+        return False
+    inputs = {_storage(node) for node in gm.graph.find_nodes(op="placeholder")
+              if any(each.requires_grad for each in tensors_of(node))}
+    return bool(inputs) and any(
+        torch.Tag.inplace_view in overload.tags and node.all_input_nodes and _storage(node.all_input_nodes[0]) in inputs
+        for node in gm.graph.nodes if node.op.startswith("call") for overload in overloads_of(node.target))
+
+
+def _writes_view_of_leaf(candidate: Candidate) -> bool:
+    meta = candidate.meta
+    if meta is None or not torch.is_grad_enabled() or len(meta.input_info) != len(candidate.example_inputs):
+        return False
+    return any(
+        info.mutates_data and isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
+        and each._base is not None and each._base.requires_grad and each._base.is_leaf
+        for info, each in zip(meta.input_info, candidate.example_inputs, strict=True))
 
 
 def _is_unrecorded_view(tensor: torch.Tensor) -> bool:
@@ -413,15 +434,21 @@ def _raised(*texts: str) -> Callable[[Candidate], bool]:
 
 
 def _refused_by_operator(candidate: Candidate) -> bool:
-    """Whether an operator of torch's raised while AOTAutograd ran the graph on fake tensors: the last frame is torch's. An
-    AssertionError of AOTAutograd's own says that its assumptions do not hold."""
+    """Whether an operator of torch's raised while AOTAutograd ran the graph on fake tensors: the last frame is torch's."""
     error = candidate.error
     if not isinstance(error, (IndexError, NotImplementedError, RuntimeError, ValueError, AssertionError)):
         return False
+    return _raised_in(error).partition(".")[0] == "torch" and not _is_unforeseen(candidate)
+
+
+def _is_unforeseen(candidate: Candidate) -> bool:
+    return isinstance(candidate.error, AssertionError) and _raised_in(candidate.error).startswith("torch._functorch")
+
+
+def _raised_in(error: Exception) -> str:
+    """The module that raised it."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    module = str(frames[-1][0].f_globals.get("__name__")) if frames else ""
-    is_aots = isinstance(error, AssertionError) and module.startswith("torch._functorch")
-    return module.partition(".")[0] == "torch" and not is_aots
+    return str(frames[-1][0].f_globals.get("__name__")) if frames else ""
 
 
 def _mutates_aliased_input(candidate: Candidate) -> bool:
@@ -463,8 +490,21 @@ def _views_mutated_input(candidate: Candidate) -> bool:
     if torch.is_inference_mode_enabled() and any(
             base.mutates_data and base.requires_grad for _, base in bases):
         return True
+    if _loses_views(candidate.captured, meta):
+        return True
     sequences = [info.view_meta_sequence for info in views if info.output_type is OutputType.alias_of_input]
     return any(steps is None or any(step.has_symbolic_inputs for step in steps.sequence) for steps in sequences)
+
+
+def _loses_views(gm: torch.fx.GraphModule, meta: ViewAndMutationMeta) -> bool:
+    """Whether AOTAutograd takes an output for one of its own memory that is a view of an input which the graph writes to: one
+    of several that one operator gave (`chunk`, `unbind`)."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    written_to = {_storage(inputs[place]) for place in mutated_inputs(gm)} - {None}
+    outputs = pytree.tree_leaves(outputs_of(gm.graph)) if written_to else []
+    return len(outputs) == len(meta.output_info) and any(
+        info.output_type not in _OF_INPUTS and _storage(node) in written_to
+        for node, info in zip(outputs, meta.output_info, strict=True))
 
 
 def _have_synthetic_base(values: Sequence[Any], mutated: Sequence[int]) -> bool:
@@ -517,7 +557,10 @@ RULES: tuple[Rule, ...] = (
          "in a compiled graph it would not stand between them and the input. Or it reads the `_base` of an output."),
     Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
          "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
-         "not: neither does the view. Or the input is no leaf, and the graph records what it does with the view."),
+         "not: neither does the view. Or the graph records what it does with the view, of which the input has no part."),
+    Rule("reshaped-input", "captured graph", _reshapes_input,
+         "The graph gives an input that requires grad, or a view of one, another shape in place (`x.unsqueeze_(0)`): "
+         "AOTAutograd forgets what was computed from it before."),
     Rule("forward-level", "captured graph", lambda candidate: _has_marked(candidate, "sees_tangents"),
          "The graph enters a level of forward differentiation (`torch.autograd.forward_ad.dual_level`), in which operators "
          "compute tangents as well."),
@@ -577,8 +620,14 @@ RULES: tuple[Rule, ...] = (
     Rule("refused-by-operator", "AOTAutograd", _refused_by_operator,
          "An operator of the graph or of its derivative refuses what it is given (a dimension or an index out of range, types "
          "that do not go together): eager raises that where the program comes to it."),
+    Rule("unforeseen", "AOTAutograd", _is_unforeseen,
+         "An assertion of AOTAutograd's own failed: the graph is one that it does not foresee, such as one that writes to "
+         "inputs that are views of one tensor, under autograd and past it."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
          "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
+    Rule("mutates-view-of-leaf", "compiled graphs", _writes_view_of_leaf,
+         "The graph writes, past autograd (`x.detach().add_(1)`), to an input that is a view of a leaf: AOTAutograd's own "
+         "write would be refused."),
     Rule("mutates-data-and-metadata", "compiled graphs", _mutates_data_and_metadata,
          "The graph writes to an input and changes its shape (`x.zero_(); x.unsqueeze_(0)`): AOTAutograd writes to a copy, and "
          "gives the input the copy's offset in its storage."),

@@ -240,7 +240,8 @@ def changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     fakes = [each for each in example_inputs if isinstance(each, FakeTensor)]
     mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
     with torch.inference_mode(False), mode, torch.no_grad():  # inference tensors count no writes
-        inputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in example_inputs]
+        faked = [mode.from_tensor(each) if type(each) is torch.Tensor and fakes else each for each in example_inputs]
+        inputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in faked]
         before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
         try:
             torch.fx.Interpreter(gm).run(*inputs)

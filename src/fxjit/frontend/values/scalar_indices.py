@@ -54,9 +54,10 @@ def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> bool:
     """`tensor[key] = value` where the key has scalar tensors. False where it has none, or eager is to say what is wrong."""
     keys = _parts(key)
     scalars = [each for each in keys if _is_scalar(each)]
-    fake = tensor.fake
-    is_plain = tensor.cls is torch.Tensor and not (fake.requires_grad and fake.is_leaf)
-    if not scalars or not is_plain or overrides.entered_transforms(t):
+    if not scalars or tensor.cls is not torch.Tensor or overrides.entered_transforms(t):
+        return False
+    fake = tensor.fake  # of one that is written under inference mode it cannot be asked whether it is a leaf
+    if fake.requires_grad and (torch.is_inference_mode_enabled() or fake.is_leaf):
         return False
     if len(keys) == 1 and scalars[0].fake.dtype is torch.bool:
         return _store_masked(t, tensor, scalars[0], value)
