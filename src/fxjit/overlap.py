@@ -31,17 +31,19 @@ def have_common_element(a: torch.Tensor, b: torch.Tensor) -> bool:
     of them; False where these are not known."""
     if not (has_storage(a) and has_storage(b)) or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    places: list[Any] = [_place(each) for each in (a, b)]
+    places = [array_in_place_of(each) for each in (a, b)]
     may_share: Any = np.may_share_memory  # whose stub says that all work is -1 or 0
-    return None not in places and bool(may_share(*map(np.asarray, places), max_work=_MOST_WORK))
+    return all(each is not None for each in places) and bool(may_share(*places, max_work=_MOST_WORK))
 
 
-def _place(x: torch.Tensor) -> _Place | None:
+def array_in_place_of(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
+    """An array that lies in its memory as the tensor does in its storage; nothing may be read of it. None where sizes are not
+    known."""
     size, stride, offset = ([_number(each) for each in row] for row in (x.shape, x.stride(), [x.storage_offset()]))
     if None in (*size, *stride, *offset):
         return None
     known: Any = size, stride, offset[0]
-    return _Place(x, *known)
+    return np.asarray(_Place(x, *known))
 
 
 def _number(each: int | torch.SymInt) -> int | None:

@@ -1,4 +1,4 @@
-"""`np.shares_memory` and `np.may_share_memory`: NumPy is asked about arrays of the same places in a memory of the same size."""
+"""`np.shares_memory` and `np.may_share_memory`: NumPy is asked about arrays of the same places in a memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.numpy_ import ArrayValue, call_function
+from fxjit.overlap import array_in_place_of
 
 
 def _memory_of(value: Value) -> torch.Tensor | None:
@@ -35,12 +36,6 @@ def _memory(fake: torch.Tensor) -> int:
     return address
 
 
-def _array_in(memory: np.ndarray[Any, Any], fake: torch.Tensor) -> np.ndarray[Any, Any]:
-    size = fake.element_size()
-    return np.ndarray(tuple(fake.shape), f"V{size}", memory, fake.storage_offset() * size,
-                      tuple(stride * size for stride in fake.stride()))
-
-
 def _shares(fn: Callable[..., bool]) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -50,8 +45,7 @@ def _shares(fn: Callable[..., bool]) -> None:
             return call_function(t, fn, args, kwargs)
         one, other = known
         if _memory(one) == _memory(other):
-            memory = np.empty(one.untyped_storage().nbytes(), np.uint8)
-            return t.make(fn(_array_in(memory, one), _array_in(memory, other)))
+            return t.make(fn(array_in_place_of(one), array_in_place_of(other)))
         if all(map(_was_given, args, known)):
             return call_function(t, fn, args, kwargs)
         return t.make(False)
