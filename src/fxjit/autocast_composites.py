@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit import torch_private
+from fxjit.schemas import has_kernel
 
 _KEYS: Final = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 
@@ -38,11 +39,10 @@ class _TakenApart(TorchDispatchMode):
         self._is_cast = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not isinstance(func, OpOverload) or func.namespace == "prim" or not func.has_kernel_for_dispatch_key(
-                torch._C.DispatchKey.CompositeImplicitAutograd):  # of "prim" the dispatcher knows nothing
+        if not isinstance(func, OpOverload) or not has_kernel(func, "CompositeImplicitAutograd"):
             return func(*args, **(kwargs or {}))
         cast_outside = self._is_cast
-        self._is_cast = cast_outside or any(map(func.has_kernel_for_dispatch_key, self._keys))
+        self._is_cast = cast_outside or any(has_kernel(func, key.name) for key in self._keys)
         excluded = self._excluded()
         for key in () if self._is_cast else self._keys:
             excluded = excluded.remove(key)

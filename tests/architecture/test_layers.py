@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "fake_strides": {"torch_private"},
     "tensor_wrappers": {"homes", "torch_private"},
     "overlap": {"tensor_wrappers"},
-    "autocast_composites": {"torch_private"},
+    "autocast_composites": {"schemas", "torch_private"},
     "collectives": {"torch_private"},
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from fxjit import torch_private
 from fxjit.homes import package_of
-from fxjit.schemas import views_first_argument
+from fxjit.schemas import has_kernel, views_first_argument
 
 #: Elements of all operands up to which operators are queried with the sizes of the program.
 QUERIED_ELEMENTS: Final = 1 << 20
@@ -141,7 +141,7 @@ def _is_queried(func: Any) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded in func.tags:
         return False
-    if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+    if has_kernel(func, "CompositeImplicitAutograd"):
         return True
     decompositions_of = torch_private.get_or("torch._decomp.get_decompositions", lambda operators: {})
     return not _CHECKED.isdisjoint(func.tags) or bool(decompositions_of((func,)))

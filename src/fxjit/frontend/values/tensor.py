@@ -580,8 +580,8 @@ _ATTRIBUTES: Final[dict[str, Callable[[TensorValue, Tracer], Value]]] = {
 
 
 def _has_fitting_gradient(tensor: torch.Tensor) -> bool:
-    """Autograd puts one of any kind there; torch lets nobody else do so, fake tensors among them."""
-    gradient = tensor.grad if tensor.is_leaf else None
+    """Autograd puts one of any kind there; torch lets nobody else do so, fake tensors among them. Views may not be asked."""
+    gradient = tensor.grad if not tensor._is_view() and tensor.is_leaf else None
     return gradient is None or (gradient.dtype, gradient.device, gradient.shape) == (tensor.dtype, tensor.device, tensor.shape)
 
 
