@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fxjit
+from fxjit import torch_compat
 from fxjit.testing import CompileCounter, same
 
 MADE: dict[str, Callable[[torch.Tensor, Any], Any]] = {
@@ -61,7 +62,9 @@ def test_one_graph_for_all_values(name: str, backend: str) -> None:
         expected, actual = MADE[name](torch.ones(20), n), compiled(torch.ones(20), n)
         assert same(expected, actual)
         assert [type(each) for each in expected] == [type(each) for each in actual]
-    assert backend != "eager" or counter.frame_count <= 2
+    # Up to torch 2.12 a shift by a symbol is a power of 2 to sympy, of which torch cannot make an integer.
+    shifts = name != "a power of two" or torch_compat.release(torch.__version__) > (2, 12)
+    assert backend != "eager" or counter.frame_count <= (2 if shifts else 4)
 
 
 def test_what_has_no_whole_number_raises_as_in_eager() -> None:
