@@ -14,7 +14,7 @@ from fxjit import logs
 from fxjit.tensor_wrappers import is_wrapper
 
 from ..graph.facts import changed_versions, crosses_wrappers, mutated_inputs, mutated_without_version, needed
-from . import rules
+from . import rules, torch_patches
 from .artifacts import plan_call
 from .backend import BackendConfig, CompileResult, StoreEntry
 from .equal_blocks import NotEqual
@@ -75,6 +75,7 @@ def _planned(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
     reshaped = reshaped_inputs(artifacts.meta)
     # AOTAutograd counts no write to memory that inputs share without being views of one another.
     mutated = () if any(map(is_wrapper, example_inputs)) else mutated_inputs(gm)
-    counted = changed_versions(gm, example_inputs) if mutated else ()
+    with torch_patches.no_progress_bars():
+        counted = changed_versions(gm, example_inputs) if mutated else ()
     bumped = tuple(index for index in mutated if index in counted and index not in (*preserved, *reshaped))
     return CompileResult(artifacts.graphs, None, call, VersionCounterEffects(preserved, bumped, reshaped))

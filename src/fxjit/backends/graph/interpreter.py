@@ -24,16 +24,13 @@ def boxed(gm: torch.fx.GraphModule) -> Boxed:
 
     def run(args: list[Any]) -> Any:
         # One a call: it keeps the values of the run it is in, and threads run beside each other.
-        interpreter = _Interpreter(gm) if writers else torch.fx.Interpreter(gm)
-        interpreter.extra_traceback = False
-        seen: list[torch.fx.Node] = []
+        interpreter = _Interpreter(gm)
+        interpreter.writers, interpreter.seen = writers, []
         tell_unwritten(None, False)
-        if isinstance(interpreter, _Interpreter):
-            interpreter.writers, interpreter.seen = writers, seen
         try:
-            return interpreter.boxed_run(args)
+            return interpreter.run_list(args)
         except Exception as error:
-            tell_unwritten(error, not seen)
+            tell_unwritten(error, not interpreter.seen)
             raise
 
     return run
@@ -44,6 +41,22 @@ class _Interpreter(torch.fx.Interpreter):
 
     writers: frozenset[torch.fx.Node]
     seen: list[torch.fx.Node]
+
+    def run_list(self, args: list[Any]) -> Any:
+        """Without the progress bar of `run`, also where it is off: for that tqdm takes a lock that all forked processes share,
+        and one that dies meanwhile leaves it taken for good."""
+        self.env = dict(zip(self.graph.find_nodes(op="placeholder"), args, strict=True))
+        args.clear()
+        result: Any = None
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            result = self.run_node(node)
+            if node.op != "output":
+                self.env[node] = result
+            for dead in self.user_to_last_uses.get(node, ()):
+                del self.env[dead]
+        return result
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n in self.writers:
