@@ -448,7 +448,7 @@ impl_word(PyObject *tensors, Py_ssize_t index, int word)
     return ((const uint64_t *)fxjit_tensor_impl(PyTuple_GET_ITEM(tensors, index)))[word];
 }
 
-/* The three words that every tensor has for itself. */
+/* The three words that every tensor has for itself; the one of its version counter is kept. */
 static int
 is_own_word(PyObject *twins, PyObject *storages, PyObject *aliases, int word)
 {
@@ -458,6 +458,9 @@ is_own_word(PyObject *twins, PyObject *storages, PyObject *aliases, int word)
         is_object &= found == (uint64_t)(uintptr_t)PyTuple_GET_ITEM(twins, i);
         is_storage &= found == PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(storages, i));
         is_version &= found == impl_word(aliases, i, word); /* x.detach() counts its versions together with x */
+    }
+    if (is_version && !is_storage && !is_object) {
+        fxjit_shim.version_word = word;
     }
     return is_object || is_storage || is_version;
 }
@@ -496,6 +499,7 @@ learn_words(PyObject *plain, PyObject *with_grad, PyObject *storages, PyObject *
         return "a TensorImpl is larger than expected";
     }
     fxjit_shim.num_fact_ranges = 0;
+    fxjit_shim.version_word = 0;
     for (int word = REFERENCE_WORDS; word < words; word++) {
         uint64_t first = impl_word(plain, 0, word), varying = 0, with_grad_varying = 0;
         int grad_set = 1;
@@ -632,11 +636,22 @@ tensor_facts(PyObject *Py_UNUSED(module), PyObject *tensor)
     return facts_of(tensor);
 }
 
+/* 1 or 0; -1 where it is not known. An inference tensor counts no writes, nor does it when it was given another's `data`: then
+ * it is none any more by its keys. */
+static int
+counts_writes(PyObject *tensor)
+{
+    if (!fxjit_shim.impl_words || !fxjit_shim.version_word || !fxjit_tensor_is_plain(tensor)) {
+        return -1;
+    }
+    return ((const uint64_t *)fxjit_tensor_impl(tensor))[fxjit_shim.version_word] != 0;
+}
+
 static PyObject *
 version_of(PyObject *tensor)
 {
     /* torch throws a C++ exception for tensors that count no writes. */
-    int counts = fxjit_shim.version != NULL && fxjit_tensor_is_plain(tensor) &&
+    int counts = fxjit_shim.version != NULL && counts_writes(tensor) == 1 &&
                  !(fxjit_shim.version_keys & ~fxjit_tensor_keys(tensor));
     return counts ? PyLong_FromLongLong(fxjit_shim.version(fxjit_tensor_handle(tensor)))
                   : PyObject_GetAttrString(tensor, "_version");
@@ -673,6 +688,34 @@ tensor_versions(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
         PyList_SET_ITEM(versions, i, version);
     }
     return versions;
+}
+
+PyDoc_STRVAR(writes_are_counted_doc,
+"writes_are_counted(tensors, indices) -> bool\n\n"
+"Whether none of these tensors of a tuple is a former inference tensor, which got another's `data` and still counts no\n"
+"writes: eager writes to it, and then raises.");
+
+static PyObject *
+writes_are_counted(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "writes_are_counted() takes a tuple of tensors and one of indices");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
+        Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
+        if (index < 0 || index >= PyTuple_GET_SIZE(args[0])) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_IndexError, "writes_are_counted(): no such tensor");
+            }
+            return NULL;
+        }
+        PyObject *tensor = PyTuple_GET_ITEM(args[0], index);
+        if (counts_writes(tensor) == 0 && !(fxjit_shim.version_keys & ~fxjit_tensor_keys(tensor))) {
+            Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
 }
 
 /* The memory that a tensor's elements lie in, from the first byte to behind the last. */
@@ -778,6 +821,7 @@ static PyMethodDef methods[] = {
     {"tensor_learn", tensor_learn, METH_VARARGS, tensor_learn_doc},
     {"tensor_facts", tensor_facts, METH_O, tensor_facts_doc},
     {"tensor_ready", tensor_ready, METH_NOARGS, PyDoc_STR("tensor_ready() -> bool: whether tensor_init succeeded")},
+    {"writes_are_counted", (PyCFunction)(void (*)(void))writes_are_counted, METH_FASTCALL, writes_are_counted_doc},
     {"tensor_versions", (PyCFunction)(void (*)(void))tensor_versions, METH_FASTCALL, tensor_versions_doc},
     {"memory_meets", (PyCFunction)(void (*)(void))memory_meets, METH_FASTCALL, memory_meets_doc},
     {"state_now", state_now, METH_O,

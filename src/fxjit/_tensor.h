@@ -22,7 +22,7 @@ typedef struct {
      * in `fact_ranges` say what kind of tensor it is, word `autograd_word` points to its autograd metadata or is 0, and the
      * byte at `requires_grad_at` there is whether it requires a gradient as a leaf. The other words say which one it is:
      * reference counts, storage, version counter, PyObject. */
-    int impl_words, autograd_word;
+    int impl_words, autograd_word, version_word; /* of the version counter: 0 where it was not found */
     struct {
         int begin, end;
     } fact_ranges[FXJIT_FACT_RANGES];

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxjit import schemas, torch_private
+from fxjit import _C, schemas, torch_private
 from fxjit.guards.kinds import PythonCheck
 
 from .tracer import Tracer
@@ -57,16 +57,22 @@ def _has_internal_overlap(fake: object) -> bool:
 
 
 def guard_written_inputs(t: Tracer, graph: torch.fx.Graph, values: Iterable[TensorValue]) -> None:
-    """Inputs that require gradients and that the graph writes to are ones that may be written to."""
+    """Inputs that require gradients and that the graph writes to are ones that may be written to. Those that got other `data`
+    count writes to it."""
+    values = tuple(values)
     with torch._C.DisableTorchFunctionSubclass():  # these queries are none of the program's
         inputs = [
             value
             for value in values
             if value.source is not None and value.real is not None and value.real.requires_grad and not value.real.is_leaf
         ]
-    if not inputs:
+    given = [value for value in values if value.source is not None and value.new_data is not None]
+    if not inputs and not given:
         return
     written = {_memory(each.meta.get("example_value")) for node in graph.nodes for each in schemas.written(node)}
+    for value in given:
+        if _memory(value.fake) in written and value.source is not None:
+            t.guard(PythonCheck((value.source,), counts_writes, "it counts writes"))
     for value in inputs:
         if _memory(value.fake) in written and value.source is not None and may_be_written(value.real):
             t.guard(PythonCheck((value.source,), may_be_written, "autograd lets it be written to"))
@@ -111,6 +117,11 @@ def views_do_not_require_grad(tensor: Any) -> bool:
 
 def _memory(fake: object) -> object:
     return fake.untyped_storage()._cdata if isinstance(fake, torch.Tensor) and fake.layout is torch.strided else fake
+
+
+def counts_writes(tensor: Any) -> bool:
+    """Whether it is no former inference tensor."""
+    return _C.writes_are_counted((tensor,), (0,))
 
 
 def may_be_written(tensor: Any) -> bool:

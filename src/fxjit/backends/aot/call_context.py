@@ -28,8 +28,8 @@ def call_context(gm: Captured, aliases: AliasedInputs | None, result: CompileRes
     if plan is not None:
         versions = VersionCounterEffects(plan.preserves_version, plan.bumps_version)
 
-    def run_as_captured(*args: Any) -> Any:
-        _report("input-aliasing", gm)
+    def run_as_captured(rule: str, *args: Any) -> Any:
+        _report(rule, gm)
         return (eager(gm, ()) if isinstance(gm, torch.fx.GraphModule) else gm)(*args)
 
     differentiated_twice = functools.partial(_report, "double-backward", gm)

@@ -648,6 +648,9 @@ RULES: tuple[Rule, ...] = (
          "An ATen graph has a size that the native backend's executor cannot calculate, and runs node by node."),
     Rule("input-aliasing", "call", _elsewhere,
          "Inputs, of which the graph mutates one, share memory otherwise in this call than in the one it was compiled for."),
+    Rule("uncounted-write", "call", _elsewhere,
+         "The graph writes to a tensor that counts no writes: one that was made in inference mode and then got another's "
+         "`data`. Eager writes to it, and then raises."),
     Rule("double-backward", "call", _elsewhere,
          "A second derivative was asked for, which a compiled backward graph does not have: from then on every call of it."),
 )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit import torch_private
+from fxjit import _C, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import (
     descriptors,
@@ -82,6 +82,22 @@ def _requires_grad(node: torch.fx.Node) -> bool:
     results = node.meta["example_value"]
     each = results if isinstance(results, (list, tuple)) else (results,)
     return any(isinstance(result, torch.Tensor) and result.requires_grad for result in each)
+
+
+def _inputs_behind(node: torch.fx.Node, memory: torch.Tensor) -> set[torch.fx.Node]:
+    """The inputs that a node of the graph takes its memory from, as far as operators hand it on."""
+    is_alias_of = torch_private.get("torch._C._is_alias_of")
+    behind, pending, seen = set(), [node], {node}
+    while pending:
+        each = pending.pop()
+        if each.op == "placeholder":
+            behind.add(each)
+        for other in each.all_input_nodes:
+            made = other.meta["example_value"]
+            if other not in seen and isinstance(made, torch.Tensor) and is_alias_of(made, memory):
+                seen.add(other)
+                pending.append(other)
+    return behind
 
 
 class TensorValue(GraphTensor, SuperLookup):
@@ -265,7 +281,10 @@ class TensorValue(GraphTensor, SuperLookup):
         if not self._is_plain(value):
             return False
         aliases: bool = torch_private.get("torch._C._is_alias_of")(mine, given)
-        return aliases and all(fact(mine) == fact(given) for fact in _SEEN_AS)
+        if not aliases or any(fact(mine) != fact(given) for fact in _SEEN_AS):
+            return False
+        # Two inputs may share memory in this call, and not in the next.
+        return _inputs_behind(self.node, mine) == _inputs_behind(value.node, mine)
 
     def _is_plain(self, value: TensorValue) -> bool:
         """Whether `value` and this tensor are of the common kind."""
@@ -441,6 +460,8 @@ class GivenTensor(TensorValue):
     def _can_be_given(self, data: torch.Tensor) -> bool:
         """Whether nothing in the graph derives what this tensor was before, and torch makes no new kind of tensor of it."""
         if self.real is None or not self.real.is_leaf or self.real._is_view() or self.fake.device != data.device:
+            return False
+        if not _C.writes_are_counted((self.real,), (0,)):
             return False
         if self.fake.requires_grad and not (data.is_floating_point() or data.is_complex()):
             return False

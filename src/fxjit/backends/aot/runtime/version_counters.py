@@ -15,7 +15,7 @@ import torch
 from torch._C._autograd import _unsafe_set_version_counter
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from fxjit._C import left_unwritten
+from fxjit._C import left_unwritten, writes_are_counted
 
 if TYPE_CHECKING:
     from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
@@ -37,6 +37,11 @@ def reshaped_inputs(meta: ViewAndMutationMeta | None) -> tuple[int, ...]:
     """The inputs that the graph gives a new shape, but no new contents."""
     return () if meta is None else tuple(
         index for index, info in enumerate(meta.input_info) if info.mutates_metadata and not info.mutates_data)
+
+
+def checking_counters(call: Callable[..., Any], places: tuple[int, ...], fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, and `fallback` where one of these inputs has no version counter and is no inference tensor (any more)."""
+    return lambda *args: call(*args) if writes_are_counted(args, places) else fallback(*args)
 
 
 def preserving(call: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ graph has no work for it. They are the same for a graph that was just compiled a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ class CallContext:
     versions: VersionCounterEffects
     #: Whether kernels write to the inputs, which count no writes; else ATen may have counted them.
     by_kernels: bool
-    #: The captured graph, for a call whose inputs share memory otherwise than the example inputs.
+    #: The captured graph, for a call whose inputs are not like the example inputs, behind the rule that says so.
     run_as_captured: Call
     double_backward: DoubleBackward | None
     #: Puts the outputs into the program's structure.
@@ -163,6 +164,15 @@ def bump_reshaped_versions(call: Call, context: CallContext) -> Call:
     return version_counters.bumping_first(call, context.versions.reshaped) if context.versions.reshaped else call
 
 
+def check_version_counters(call: Call, context: CallContext) -> Call:
+    """Inputs of which a write raises behind it: former inference tensors, which got other `data`."""
+    versions = context.versions
+    places = tuple(sorted({*versions.preserved, *versions.bumped, *versions.reshaped}))
+    if not places:
+        return call
+    return version_counters.checking_counters(call, places, functools.partial(context.run_as_captured, "uncounted-write"))
+
+
 def restore_creation_meta(call: Call, context: CallContext) -> Call:
     """Restores the CreationMeta of output views, which AOTAutograd drops."""
     restored = output_views.restored_creation_meta(context.creation)
@@ -180,7 +190,9 @@ def restore_creation_meta(call: Call, context: CallContext) -> Call:
 
 def check_input_aliasing(call: Call, context: CallContext) -> Call:
     """Inputs that share memory otherwise than those that the graph was compiled for, of which it mutates one."""
-    return call if context.aliases is None else input_aliasing.checking_aliases(call, context.aliases, context.run_as_captured)
+    if context.aliases is None:
+        return call
+    return input_aliasing.checking_aliases(call, context.aliases, functools.partial(context.run_as_captured, "input-aliasing"))
 
 
 def restore_structure(call: Call, context: CallContext) -> Call:
@@ -191,5 +203,6 @@ def restore_structure(call: Call, context: CallContext) -> Call:
 
 WRAPPERS: tuple[Callable[[Call, CallContext], Call], ...] = (
     disable_grad, disable_autocast, return_inputs, regenerate_views, run_captured_once_differentiated_twice, preserve_versions,
-    bump_versions, bump_reshaped_versions, restore_creation_meta, check_input_aliasing, restore_structure,
+    bump_versions, bump_reshaped_versions, check_version_counters, restore_creation_meta, check_input_aliasing,
+    restore_structure,
 )  # fmt: skip
