@@ -271,6 +271,9 @@ DIFFERENCES = (
      "break the graph: the one that is not found has no part in eager's gradient. With `fullgraph=True` the graph chooses, and "
      "gives that one a gradient of zeros (torch.compile does so always, and shares it where both are equal)"),
     ("a function with effects, given to a transform of `torch.func`", "breaks the graph (torch.compile traces it)"),
+    ("a compiled function, given to a transform of `torch.func` outside of it",
+     "runs eagerly under the transform, with every backend (torch.compile captures it with backend `eager`, whose graph runs "
+     "operator by operator, and with no other). Compile the function that calls the transform: that is one graph"),
     ("`checkpoint(..., preserve_rng_state=False)` of a function that draws random numbers (dropout)",
      "gradients are those of the numbers that forward drew; eager's recomputation draws others, and its gradients are of those "
      "(torch.compile's are as fxjit's)"),

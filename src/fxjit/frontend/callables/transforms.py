@@ -11,7 +11,7 @@ import contextlib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.fx
@@ -29,6 +29,10 @@ from fxjit.frontend.values.tensor import TensorValue
 
 is_wrapped: Any = torch_private.get("torch._C._functorch.is_functorch_wrapped_tensor")
 active_fake_mode: Any = torch_private.optional("torch._guards.active_fake_mode")
+vmap_impl: Any = torch_private.optional("torch._functorch.vmap.vmap_impl")
+add_dimension: Any = torch_private.optional("torch._C._functorch._add_batch_dim")
+remove_dimension: Any = torch_private.optional("torch._C._functorch._remove_batch_dim")
+mapped_level: Any = torch_private.optional("torch._functorch.vmap.vmap_increment_nesting")
 
 _REASON = "call-higher-order"
 
@@ -53,9 +57,15 @@ def batched(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Se
         results: tuple[Any, ...] = graph.forward(*rows, *read)
         return results
 
+    if chunk_size is None and _replaced_helpers():  # those are for the program's containers, and may keep notes
+        with mapped_level(given[0].shape[in_dims[0]], randomness) as level:
+            rows = [add_dimension(each, dim, level) for each, dim in zip(given, in_dims, strict=True)]
+            results = call(*rows)
+            return tuple(remove_dimension(each, level, given[0].shape[in_dims[0]], dim) if dim is not None else each
+                         for each, dim in zip(results, out_dims, strict=True))
     mapped = torch.vmap(call, tuple(in_dims), tuple(out_dims), randomness=randomness, chunk_size=chunk_size)  # type: ignore[arg-type]  # its stub takes no nested tuples
-    results: tuple[Any, ...] = mapped(*given)
-    return results
+    made: tuple[Any, ...] = mapped(*given)
+    return made
 
 
 def _pulled(graph: torch.fx.GraphModule, given: Sequence[torch.Tensor], read: Sequence[Any], count: int) -> Any:
@@ -269,10 +279,12 @@ def _spread(t: Tracer, dims: Value, tree: Value, count: int) -> list[int | None]
     return [dim.as_constant() for dim in each]
 
 
-@handles(torch_private.optional("torch._functorch.vmap.vmap_impl"))
+@handles(vmap_impl)
 def _vmap_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     func, in_dims, out_dims, randomness, chunk_size, *positional = args
     tree = TupleValue(positional)
+    if _replaced_helpers():
+        return _vmap_by_helpers(t, args, kwargs)
     leaves, layout = flatten(t, tree)
     dims = _spread(t, in_dims, tree, len(leaves))
     rows = [(place, dim) for place, dim in enumerate(dims) if dim is not None]
@@ -289,10 +301,139 @@ def _vmap_impl(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return result
 
     body, graph, read = _traced(
-        t, "torch.vmap", lambda: [_detached(t, t.emit("select", [leaves[place], dim, 0])) for place, dim in rows], call)
+        t, "torch.vmap", lambda: [_row(t, leaves[place], dim) for place, dim in rows], call)
     given, in_rows = tuple(leaves[place] for place, _ in rows), tuple(dim for _, dim in rows)
     result = t.emit(batched, [graph, given, tuple(read), in_rows, tuple(dims_out), randomness, chunk_size])
     return unflatten(t, protocol.unpack(t, result), body.layout)
+
+
+# What vmap's own helpers do to containers may be another package's (tensordict puts in functions that know the batch size of a
+# TensorDict). Then these are traced, and what they call of torch's for one tensor makes the rows and the results.
+
+_HELPERS: Final = ("_process_batched_inputs", "_create_batched_inputs", "_unwrap_batched")
+
+
+def _current_helpers() -> list[Any]:
+    return [vmap_impl.__globals__[name] for name in _HELPERS]
+
+
+def _replaced_helpers() -> bool:
+    """Whether any of torch's helpers is not its own any more."""
+    return any(helper.__module__ != vmap_impl.__module__ for helper in _current_helpers())
+
+
+@dataclass(slots=True)
+class _Mapping:
+    """What the helpers do while a vmap is traced: to a row of each tensor, or to each result."""
+
+    add: Callable[[Value, int], Value] | None = None
+    remove: Callable[[Value, int], Value] | None = None
+
+
+def _mappings(t: Tracer) -> list[_Mapping]:
+    found: list[_Mapping] = t.new_source_state("vmap").setdefault("entered", [])
+    return found
+
+
+def _of_one_tensor(t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value], dim: int) -> Value:
+    """`_add_batch_dim` or `_remove_batch_dim`, called by a helper."""
+    act = getattr(_mappings(t)[-1], name) if _mappings(t) else None
+    if act is None or kwargs or len(args) <= dim or not args[dim].is_constant() or not isinstance(args[0], TensorValue):
+        _refuse(t, "torch.vmap", "its helpers are called by themselves")
+    result: Value = act(args[0], args[dim].as_constant())
+    return result
+
+
+@handles(add_dimension)
+@handles(torch_private.optional("torch._functorch.predispatch._add_batch_dim"))
+def _add_batch_dim(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _of_one_tensor(t, "add", args, kwargs, 1)
+
+
+@handles(remove_dimension)
+@handles(torch_private.optional("torch._functorch.predispatch._remove_batch_dim"))
+def _remove_batch_dim(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _of_one_tensor(t, "remove", args, kwargs, 3)
+
+
+@handles(torch_private.optional("torch._C._functorch.is_batchedtensor"))
+def _is_batchedtensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Whether it is made of a row; tensors from outside are not, since nothing is traced under a transform that is at work."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], TensorValue):
+        _refuse(t, "is_batchedtensor", "its argument is no plain tensor")
+    node = args[0].node
+    if node is None or not _rows(t):
+        return t.make(False)
+    rows, seen, pending = set(_rows(t)), {node}, [node]
+    while pending and not rows & seen:
+        found = {each for each in pending.pop().all_input_nodes if each not in seen}
+        seen |= found
+        pending += found
+    return t.make(bool(rows & seen))
+
+
+def _rows(t: Tracer) -> list[torch.fx.Node]:
+    """The nodes that stand for rows, of each vmap that is traced or was."""
+    found: list[torch.fx.Node] = t.new_source_state("vmap").setdefault("rows", [])
+    return found
+
+
+def _row(t: Tracer, tensor: Value, dim: int) -> Value:
+    row = _detached(t, t.emit("select", [tensor, dim, 0]))
+    _rows(t).extend([row.node] if row.node is not None else [])
+    return row
+
+
+def _vmap_by_helpers(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    func, in_dims, out_dims, randomness, chunk_size, *positional = args
+    name, level = "torch.vmap", t.make(len(_mappings(t)) + 1)
+    if not (chunk_size.is_constant() and chunk_size.as_constant() is None):
+        _refuse(t, name, "it goes by chunks")
+    process, create, unwrap = map(t.make, _current_helpers())
+    size, dims, flat, spec = protocol.unpack(t, t.call(process, [in_dims, TupleValue(positional), func], None))
+    given: list[tuple[Value, int]] = []
+    results: list[tuple[Value, int]] = []
+    outputs: list[Value] = []
+
+    def through(helper: Value, values: list[Value], mapping: _Mapping) -> Value:
+        _mappings(t).append(mapping)
+        try:
+            return t.call(helper, values, None)
+        finally:
+            _mappings(t).pop()
+
+    def noted(tensor: Value, dim: int) -> Value:
+        given.append((tensor, dim))
+        return t.emit("select", [tensor, dim, 0])
+
+    def stand_ins() -> list[Value]:
+        with t.dry_run(name):
+            through(create, [dims, flat, level, spec], _Mapping(add=noted))
+        return [_row(t, tensor, dim) for tensor, dim in given]
+
+    def collected(tensor: Value, dim: int) -> Value:
+        results.append((tensor, dim))
+        dimensions = tensor.fake.dim() + 1  # type: ignore[attr-defined]  # `_of_one_tensor` lets no others through
+        sizes = [size if place == dim % dimensions else t.make(-1) for place in range(dimensions)]
+        return t.emit("expand", [t.emit("unsqueeze", [tensor, dim]), TupleValue(sizes)])
+
+    def call(rows: Sequence[Value]) -> Value:
+        made = iter(rows)
+        inputs = through(create, [dims, flat, level, spec], _Mapping(add=lambda tensor, dim: next(made)))
+        outputs.append(t.call(func, protocol.unpack(t, inputs), kwargs))
+        with t.dry_run(name):
+            through(unwrap, [outputs[0], out_dims, level, size, func], _Mapping(remove=collected))
+        return TupleValue([tensor for tensor, _ in results])
+
+    body, graph, read = _traced(t, name, stand_ins, call)
+    tensors, rows = tuple(tensor for tensor, _ in given), tuple(dim for _, dim in given)
+    dims_out = tuple(dim for _, dim in results)
+    made = iter(protocol.unpack(t, t.emit(batched, [graph, tensors, tuple(read), rows, dims_out, randomness, None])))
+    found = through(unwrap, [outputs[0], out_dims, level, size, func], _Mapping(remove=lambda tensor, dim: next(made)))
+    gone = {*body.nodes, *body.work}
+    if any(leaf.node in gone for leaf in flatten(t, found)[0]):
+        _refuse(t, name, "a result has no dimension that is mapped over")
+    return found
 
 
 # -- vjp and jvp -----------------------------------------------------------------------------------------------------
@@ -303,6 +444,8 @@ class PullbackValue(Value):
 
     is_suspended = True
     name = "torch.func.vjp"
+    #: Its `__name__`, which vmap asks for.
+    python_name = "wrapper"
 
     def __init__(self, t: Tracer, graph: torch.fx.Node, given: Arguments, read: Sequence[torch.fx.Node], alone: bool,
                  layout: Layout) -> None:
@@ -325,6 +468,9 @@ class PullbackValue(Value):
 
     def pytype(self) -> type:
         return types.FunctionType
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        return t.make(self.python_name) if name == "__name__" else super().tp_getattro(t, name)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         name = self.name
@@ -397,6 +543,7 @@ class LinearMapValue(PullbackValue):
     """The second result of `torch.func.linearize`."""
 
     name = "torch.func.linearize"
+    python_name = "jvp_fn"
 
     def __init__(self, t: Tracer, graph: torch.fx.Node, given: Arguments, read: Sequence[torch.fx.Node],
                  layout: Layout) -> None:
