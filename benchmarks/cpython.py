@@ -5,6 +5,7 @@ own: plain, and with each test method compiled with backend `eager` (breaks allo
 became of each method (ok, fail, error, skip, expected) must be the same, each time that it runs (`--repeat`). A process that
 dies or hangs costs the one test it was in; the rest of the module goes on in a new one. What differs is listed with its reason
 from cpython.toml; a difference without one makes the exit status 1, and so does any crash, hang or `InternalError`.
+With `--keep FOLDER`, what each test came to is written down as it ends, and a later run with the same options goes on there.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import faulthandler
 import fnmatch
 import gc
 import importlib
 import importlib.util
+import json
 import multiprocessing
 import os
 import pickle
@@ -35,8 +38,6 @@ from benchmarks.timing import markdown
 
 LISTED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
-#: Seconds that one test may take: many times what the slowest needs, also beside other work.
-TEST_LIMIT = 900.0
 HEADER = ("module", "tests", "same", "differ", "frames compiled", "plain, s", "compiled, s")
 
 
@@ -49,6 +50,8 @@ class Options:
     repeat: int = 1
     #: Compiled, whether unittest's own frames are traced too, not called as they stand.
     trace_unittest: bool = False
+    #: Seconds that one test may take: many times what the slowest needs, also beside other work.
+    limit: float = 900.0
 
 
 @dataclasses.dataclass
@@ -58,10 +61,58 @@ class Run:
     tests: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     frames: int = 0
     seconds: float = 0.0
+    #: Processor time that each test took, by its name.
+    each: dict[str, float] = dataclasses.field(default_factory=dict)
     #: Messages of the InternalErrors that were raised, caught by a test or not.
     internal: list[str] = dataclasses.field(default_factory=list)
     #: Why the module gave no tests at all.
     failed: str = ""
+    done: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What became of one module in one mode, in a file of JSON lines: a head, then each test as it ends, then the end.
+
+    A run that was stopped goes on behind the last test whose repetitions are all there."""
+
+    path: Path
+    head: dict[str, Any]
+
+    def read(self, repeat: int) -> Run:
+        result = Run()
+        lines = self._lines()
+        if lines[:1] != [self.head]:
+            lines = []
+        for kind, *rest in lines[1:]:
+            if kind == "test":
+                _add(result, *rest)
+            else:
+                result.frames, result.internal, result.seconds, result.failed = rest
+                result.done = True
+        if not result.done:
+            del result.tests[len(result.tests) // repeat * repeat:]
+        if not result.done:
+            whole = [self.head, *(["test", *test, result.each[test[0]]] for test in result.tests)]
+            self.path.write_text("".join(json.dumps(line) + "\n" for line in whole))
+        return result
+
+    def _lines(self) -> list[Any]:
+        """Those that are whole: the last one may have been cut off."""
+        found = []
+        for line in self.path.read_text().splitlines() if self.path.exists() else ():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def write(self, *line: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _add(result: Run, name: str, outcome: str, detail: str, seconds: float) -> None:
+    result.tests.append((name, outcome, detail))
+    result.each[name] = seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +154,9 @@ def available(modules: list[str]) -> list[str]:
     return [each for each in modules if importlib.util.find_spec(f"test.{each}") is not None]
 
 
-def compare(module: str, options: Options = Options()) -> Row:
+def compare(module: str, options: Options = Options(), keep: Path | None = None) -> Row:
     """Runs a module both ways."""
-    row = Row(module, run(module, "plain", options), run(module, "compiled", options))
+    row = Row(module, run(module, "plain", options, keep), run(module, "compiled", options, keep))
     if row.plain.failed:
         row.differences.append(Difference(module, "the module", "does not run", "", row.plain.failed, ""))
     lost = [(name, "not run", row.compiled.failed) for name, _, _ in row.plain.tests[len(row.compiled.tests):]]
@@ -125,39 +176,54 @@ def _reason(module: str, test: str) -> str:
     return ""
 
 
-def run(module: str, mode: str, options: Options) -> Run:
+def run(module: str, mode: str, options: Options, keep: Path | None = None) -> Run:
     """One module in one mode, continued in a new process after a test that killed the last one."""
+    kept = None
     result = Run()
+    if keep is not None:
+        head = {"python": VERSION, "mode": mode, **dataclasses.asdict(options)}
+        del head["limit"]
+        kept = Kept(keep / f"{module}.{mode}.jsonl", head)
+        result = kept.read(options.repeat)
     start = time.perf_counter()
     dead = 0
-    while True:
-        ended = _one_process(module, mode, options, len(result.tests), result)
+    while not result.done:
+        ended = _one_process(module, mode, options, result, kept)
         if ended == "done":
-            break
-        dead += 1
-        if not result.tests or dead > 10:  # it cannot be imported, or dies everywhere
-            result.failed = ended
-            break
-    result.seconds = time.perf_counter() - start
+            result.done = True
+        else:
+            dead += 1
+            if not result.tests or dead > 10:  # it cannot be imported, or dies everywhere
+                result.failed, result.done = ended, True
+        if result.done:
+            result.seconds = time.perf_counter() - start
+            if kept is not None:
+                kept.write("end", result.frames, result.internal, result.seconds, result.failed)
     return result
 
 
-def _one_process(module: str, mode: str, options: Options, first: int, result: Run) -> str:
-    """Tests from number `first` on are added to the result; gives "done", or how the process ended before that."""
+def _one_process(module: str, mode: str, options: Options, result: Run, kept: Kept | None) -> str:
+    """Tests that the result lacks are added to it; gives "done", or how the process ended before that."""
     current = ""
+
+    def add(*test: Any) -> None:
+        _add(result, *test)
+        if kept is not None:
+            kept.write("test", *test)
+
     with tempfile.TemporaryDirectory(prefix="fxjit-cpython-") as folder:
         hear, say = _SERVER.Pipe(duplex=False)
-        process = _SERVER.Process(target=child, args=(say, folder, mode, module, options, first), daemon=False)
+        process = _SERVER.Process(target=child, args=(say, folder, mode, module, options, len(result.tests)), daemon=False)
         process.start()
         say.close()
         ended = "hang"
         try:
-            while hear.poll(TEST_LIMIT):
+            while hear.poll(options.limit):
                 kind, *rest = hear.recv()
                 if kind == "start":
                     current = rest[0]
                 elif kind == "test":
-                    result.tests.append((rest[0], rest[1], rest[2]))
+                    add(*rest)
                     current = ""
                 else:
                     result.frames += rest[0]
@@ -170,13 +236,15 @@ def _one_process(module: str, mode: str, options: Options, first: int, result: R
             process.join()
         told = Path(folder, "stderr").read_text(errors="replace")[-3000:] or "no output"
     if current:
-        result.tests.append((current, ended, told))
+        add(current, ended, told, options.limit if ended == "hang" else 0.0)
     return ended if result.tests else told
 
 
 # Processes fork from one that has imported torch already; what they compile is their own.
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch", "fxjit.pipeline", "fxjit.frontend.callables.families", "test.support"])
+_SERVER.set_forkserver_preload(["torch", "fxjit.pipeline", "fxjit.frontend.callables.families", "fxjit.backends.eager",
+                                "fxjit.backends.native.stored", "fxjit.stored.entries", "torch.fx.experimental.validator",
+                                "test.support"])
 
 
 def child(pipe: Connection, folder: str, mode: str, module: str, options: Options, first: int) -> None:
@@ -216,7 +284,9 @@ def child(pipe: Connection, folder: str, mode: str, module: str, options: Option
     else:
         for each in chosen:
             _compile_method(each)
-        with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True, trace_unittest=options.trace_unittest):
+        # From the disk would come what other tests, and other runs, have compiled.
+        with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True, trace_unittest=options.trace_unittest,
+                                store_entries=False):
             unittest.TestSuite(tests).run(_Reporter(send, ran, between))
         between()
     send("end", frames, internal)
@@ -246,6 +316,7 @@ class _Reporter(unittest.TestResult):
         #: How often each test ran, and what is done before it runs the first time.
         self.send, self.ran, self.before = send, ran, before
         self.name, self.outcome, self.detail = "", "ok", ""
+        self.began = 0.0
 
     def startTest(self, test: Any) -> None:
         super().startTest(test)
@@ -258,10 +329,11 @@ class _Reporter(unittest.TestResult):
             self.before()
         self.outcome, self.detail = "ok", ""
         self.send("start", self.name)
+        self.began = time.process_time()
 
     def stopTest(self, test: Any) -> None:
         super().stopTest(test)
-        self.send("test", self.name, self.outcome, self.detail)
+        self.send("test", self.name, self.outcome, self.detail, round(time.process_time() - self.began, 3))
 
     def _note(self, outcome: str, text: str = "") -> None:
         if self.outcome not in ("fail", "error"):
@@ -297,17 +369,28 @@ def main(argv: list[str] | None = None) -> int:
                         help="run each test N times, with what it left compiled, and compare each time")
     parser.add_argument("--trace-unittest", action="store_true", help="trace unittest's own frames, too")
     parser.add_argument("--jobs", type=int, default=1, help="modules at a time")
+    parser.add_argument("--limit", type=float, default=Options.limit, metavar="SECONDS", help="how long one test may take")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER",
+                        help="keep what each test came to there, and do not run again what is there already")
+    parser.add_argument("--slowest", type=int, default=0, metavar="N", help="list the N tests that take longest")
     parser.add_argument("--verbose", action="store_true", help="with the traceback of each difference")
     args = parser.parse_args(argv)
     if args.repeat < 1:
         parser.error("a test runs once at least")
-    options = Options(args.only, args.repeat, args.trace_unittest)
+    options = Options(args.only, args.repeat, args.trace_unittest, args.limit)
     modules = available(args.modules or LISTED["fast" if args.fast else "modules"])
+    if args.keep is not None:  # the shortest first: most of the tests are done when half of the time has passed
+        args.keep.mkdir(parents=True, exist_ok=True)
+        plain = {module: run(module, "plain", options, args.keep) for module in modules}
+        modules.sort(key=lambda module: (sum(plain[module].each.values()) > 1.0, len(plain[module].tests)))
     rows = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for row in pool.map(lambda module: compare(module, options), modules):
+        for row in pool.map(lambda module: compare(module, options, args.keep), modules):
             rows.append(row)
             tell(row, args.verbose)
+    took = [(seconds, name) for row in rows for name, seconds in row.compiled.each.items()]
+    for seconds, name in sorted(took, reverse=True)[:args.slowest]:
+        print(f"{seconds:8.1f} s of the processor  {name}")
     return report(rows)
 
 

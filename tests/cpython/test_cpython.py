@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from benchmarks import cpython
 
@@ -32,3 +34,19 @@ def test_ends_the_same_in_other_ways_to_run_it(options: cpython.Options) -> None
     assert [name for each in once for name in (each, *(f"{each} (run {n})" for n in range(2, options.repeat + 1)))] == names
     assert row.compiled.frames > 0, "nothing was compiled"
     assert not row.faults and not [str(each) for each in row.differences if not each.reason]
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    options = cpython.Options(repeat=2)
+    whole = cpython.run("test_augassign", "plain", options, tmp_path)
+    (kept,) = tmp_path.iterdir()
+    lines = kept.read_text().splitlines(keepends=True)
+    assert len(lines) == len(whole.tests) + 2
+    assert cpython.run("test_augassign", "plain", options, tmp_path).tests == whole.tests
+    assert kept.read_text() == "".join(lines)  # nothing was run
+    # In the middle of a line, behind the first of a test's two times.
+    kept.write_text("".join(lines[:4]) + lines[4][:9])
+    assert cpython.run("test_augassign", "plain", options, tmp_path).tests == whole.tests
+    assert kept.read_text().splitlines(keepends=True)[:3] == lines[:3]
+    # With other options it begins anew.
+    assert len(cpython.run("test_augassign", "plain", cpython.Options(), tmp_path).tests) == len(whole.tests) // 2

@@ -16,6 +16,7 @@ from fxjit.guards.kinds import (
     KeysAre,
     LengthIs,
     NotSameObject,
+    SetIs,
     TensorIs,
     TensorSpec,
     TypeIs,
@@ -66,6 +67,14 @@ def test_a_hint_says_what_to_do() -> None:
     line = why(TensorIs(X, TensorSpec.of(torch.ones(2, 3))), Frame(x=torch.ones(2, 4)))
     assert line is not None and "mark_dynamic(x, 1)" in line
     assert "tensor" in str(why(ConstIs(X, 1), Frame(x=2)))
+
+
+def test_thousands_of_keys_are_not_written_out() -> None:
+    keys = tuple(range(5000))
+    for guard in (KeysAre(X, keys), SetIs(X, frozenset(keys))):
+        given = {*keys, "more"} if isinstance(guard, SetIs) else dict.fromkeys((*keys, "more"))
+        expected, found = str(why(guard, Frame(x=given))).split("found")
+        assert "... (5000 in all)" in expected and "... (5001 in all)" in found and len(expected) + len(found) < 500
 
 
 def test_words_run_no_repr_of_the_user() -> None:

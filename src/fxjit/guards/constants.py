@@ -19,6 +19,9 @@ VALUE_TYPES: frozenset[type] = frozenset({torch.device, torch.Size})
 #: Compared by their three numbers: equal ranges may have other ends.
 _THREE = (slice, range)
 
+#: Most keys: nothing in them is to be looked at.
+_PLAIN_KEYS = frozenset({str, int, bool, bytes, type(None)})
+
 _BITS = struct.Struct("<d")
 
 
@@ -57,7 +60,7 @@ def is_plain(value: Any) -> bool:
 
 def is_plain_key(value: Any) -> bool:
     """Whether a dict finds a key like this one by its value. A NaN is found only as the object that it is."""
-    return is_plain(value) and not holds_nan(value)
+    return type(value) in _PLAIN_KEYS or (is_plain(value) and not holds_nan(value))
 
 
 def holds_nan(value: Any) -> bool:

@@ -9,13 +9,13 @@ guard must not keep a model alive.
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from fxjit._C import instance_dict
 from fxjit.guards import ambient
-from fxjit.guards.constants import constant_key, is_plain, is_plain_key, same_constant
+from fxjit.guards.constants import constant_key, is_plain, same_constant
+from fxjit.guards.held import HeldKeys, WeakHeld, key_of_key, listed, short
 from fxjit.guards.homes import home_of
 from fxjit.guards.source import Source, namespace_of, stored_keys, stored_length, stores_key
 from fxjit.guards.tensor_spec import TensorSpec
@@ -28,62 +28,6 @@ __all__ = [
 
 #: A check of _checks.c or condition of _conditions.c: its name, then what it compares with.
 Op = tuple[Any, ...]
-
-
-def _gone(ref: weakref.ref[Any]) -> None:
-    """Whoever wants to know asks the reference."""
-
-
-class WeakHeld:
-    """An object held by a weak reference, or by a strong one when its type does not support weak references."""
-
-    __slots__ = ("_label", "_ref", "_strong")
-
-    def __init__(self, obj: object) -> None:
-        self._label = short(obj)
-        self._strong: object = None
-        self._ref: Callable[[], object] | None = None
-        try:
-            self._ref = weakref.ref(obj, _gone)  # no reference of the program's, as one without a callback may be
-        except TypeError:
-            self._strong = obj
-
-    @property
-    def obj(self) -> Any:
-        """None when it is gone; `alive` distinguishes that from a None that was held."""
-        return self._strong if self._ref is None else self._ref()
-
-    @property
-    def alive(self) -> bool:
-        return self._ref is None or self._ref() is not None
-
-    @property
-    def objects(self) -> tuple[object, ...]:
-        """The object, if it is there and may go."""
-        obj = None if self._ref is None else self._ref()
-        return () if obj is None else (obj,)
-
-    def is_(self, value: object) -> bool:
-        return self.obj is value and self.alive
-
-    def __str__(self) -> str:
-        return self._label if self.alive else f"{self._label} (gone)"
-
-
-def short(value: object, limit: int = 60) -> str:
-    """`value` for a message of one line. Never runs a user's `__repr__`."""
-    if isinstance(value, type):
-        return type.__dict__["__name__"].__get__(value)  # type: ignore[no-any-return]  # a descriptor of C
-    if isinstance(value, str | bytes) and type(value) in (str, bytes) and len(value) > limit:
-        value = value[:limit]
-    if is_plain(value):
-        text = repr(value)
-        return text if len(text) <= limit else text[: limit - 3] + "..."
-    if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType):
-        return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", "?"))
-    if isinstance(value, types.CodeType):
-        return f"the code of {value.co_qualname}"
-    return f"{type(value).__name__} at {id(value):#x}"
 
 
 class Guard:
@@ -455,39 +399,6 @@ class LengthIs(Guard):
         return f"length {stored_length(values[0])}"
 
 
-def _key_of_key(key: object) -> Hashable:
-    """Equal for two keys that `_HeldKey` takes for one."""
-    return constant_key(key) if is_plain_key(key) else (type(key), id(key))
-
-
-class _HeldKey:
-    """A key remembered: a plain constant that is no NaN by value, anything else by identity."""
-
-    __slots__ = ("_held", "_value")
-
-    def __init__(self, key: object) -> None:
-        self._held = None if is_plain_key(key) else WeakHeld(key)
-        self._value = key if self._held is None else None
-
-    @property
-    def alive(self) -> bool:
-        return self._held is None or self._held.alive
-
-    @property
-    def key(self) -> Any:
-        return self._value if self._held is None else self._held.obj
-
-    @property
-    def objects(self) -> tuple[object, ...]:
-        return () if self._held is None else self._held.objects
-
-    def is_(self, key: object) -> bool:
-        return same_constant(self._value, key) if self._held is None else self._held.is_(key)
-
-    def __str__(self) -> str:
-        return short(self._value) if self._held is None else str(self._held)
-
-
 class KeysAre(Guard):
     """list(value) is these keys in this order: a dict's keys, a set's elements. Plain constants by value, others by
     identity."""
@@ -495,34 +406,30 @@ class KeysAre(Guard):
     __slots__ = ("_keys",)
 
     def __init__(self, source: Source, keys: tuple[object, ...]) -> None:
-        super().__init__((source,), *map(_key_of_key, keys))
-        self._keys = tuple(map(_HeldKey, keys))
+        super().__init__((source,), *map(key_of_key, keys))
+        self._keys = HeldKeys(keys)
 
     @property
     def keys(self) -> tuple[Any, ...]:
-        return tuple(held.key for held in self._keys)
+        return tuple(key for key, _ in self._keys.pairs())
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        if not all(held.alive for held in self._keys):
-            return (("never",),)
-        return (("keys", self.keys),)
+        return (("keys", self._keys.pairs()) if self._keys.alive else ("never",),)
 
     @property
     def weakly_held(self) -> tuple[object, ...]:
-        return tuple(obj for held in self._keys for obj in held.objects)
+        return self._keys.objects
 
     def holds(self, *values: Any) -> bool:
         found = list(stored_keys(values[0]))
-        return len(found) == len(self._keys) and all(
-            held.is_(key) for held, key in zip(self._keys, found, strict=True)
-        )
+        return len(found) == len(self._keys) and all(map(self._keys.is_at, range(len(found)), found))
 
     def expected(self) -> str:
-        return "the keys [" + ", ".join(map(str, self._keys)) + "]"
+        return f"the keys [{listed(self._keys.texts(), len(self._keys))}]"
 
     def found(self, *values: Any) -> str:
-        return "[" + ", ".join(map(short, stored_keys(values[0]))) + "]"
+        return f"[{listed(map(short, stored_keys(values[0])), stored_length(values[0]))}]"
 
 
 class SetIs(Guard):
@@ -531,38 +438,35 @@ class SetIs(Guard):
     __slots__ = ("_elements",)
 
     def __init__(self, source: Source, elements: frozenset[Any]) -> None:
-        super().__init__((source,), frozenset(map(_key_of_key, elements)))
-        self._elements = tuple(map(_HeldKey, elements))
+        super().__init__((source,), frozenset(map(key_of_key, elements)))
+        self._elements = HeldKeys(elements)
+
+    @property
+    def elements(self) -> tuple[Any, ...]:
+        return tuple(element for element, _ in self._elements.pairs())
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        if not all(held.alive for held in self._elements):
-            return (("never",),)
-        return (("set", tuple(held.key for held in self._elements)),)
+        return (("set", self._elements.pairs()) if self._elements.alive else ("never",),)
 
     @property
     def weakly_held(self) -> tuple[object, ...]:
-        return tuple(obj for held in self._elements for obj in held.objects)
+        return self._elements.objects
 
     def holds(self, *values: Any) -> bool:
         value = values[0]
         if not isinstance(value, set | frozenset) or stored_length(value) != len(self._elements):
             return False
-        missing = list(self._elements)
-        for key in stored_keys(value):
-            found = next((held for held in missing if held.is_(key)), None)
-            if found is None:
-                return False
-            missing.remove(found)
-        return True
+        # Alive, an object has its address alone; two NaNs are two elements.
+        return self._elements.alive and self._key == (frozenset(map(key_of_key, stored_keys(value))),)
 
     def expected(self) -> str:
-        return "the set {" + ", ".join(sorted(map(str, self._elements))) + "}"
+        return f"the set {{{listed(sorted(self._elements.texts()), len(self._elements))}}}"
 
     def found(self, *values: Any) -> str:
         if not isinstance(values[0], set | frozenset):
             return short(values[0])
-        return "{" + ", ".join(sorted(map(short, stored_keys(values[0])))) + "}"
+        return f"{{{listed(sorted(map(short, stored_keys(values[0]))), stored_length(values[0]))}}}"
 
 
 class HasKey(Guard):
@@ -571,27 +475,27 @@ class HasKey(Guard):
     __slots__ = ("_held", "present")
 
     def __init__(self, source: Source, key: object, present: bool) -> None:
-        super().__init__((source,), _key_of_key(key), present)
-        self._held = _HeldKey(key)
+        super().__init__((source,), key_of_key(key), present)
+        self._held = HeldKeys((key,))
         self.present = present
 
     @property
     def key(self) -> Any:
-        return self._held.key
+        return self._held.pairs()[0][0]
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        return (("has_key", self._held.key, self.present) if self._held.alive else ("never",),)
+        return (("has_key", *self._held.pairs(), self.present) if self._held.alive else ("never",),)
 
     @property
     def weakly_held(self) -> tuple[object, ...]:
         return self._held.objects
 
     def holds(self, *values: Any) -> bool:
-        return self._held.alive and stores_key(values[0], self._held.key) is self.present
+        return self._held.alive and stores_key(values[0], self.key) is self.present
 
     def expected(self) -> str:
-        return f"the key {self._held}" if self.present else f"no key {self._held}"
+        return f"{'the' if self.present else 'no'} key {listed(self._held.texts(), 1)}"
 
     def found(self, *values: Any) -> str:
         return "none" if self.present else "one"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fxjit.guards.kinds import Guard, short
+from fxjit.guards.held import short
+from fxjit.guards.kinds import Guard
 from fxjit.guards.source import Source
 
 

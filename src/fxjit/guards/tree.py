@@ -14,7 +14,7 @@ import torch
 
 from fxjit import config, tensor_shim
 from fxjit._C import ACCESSORS, CHECKS, CONDITIONS, GuardTree, set_value_types, verify_fast_path
-from fxjit.guards.constants import VALUE_TYPES, is_plain_key
+from fxjit.guards.constants import VALUE_TYPES
 from fxjit.guards.kinds import Guard, GuardSet, Op
 from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
@@ -170,14 +170,10 @@ class _Builder:
         name = op[0]
         if name == "tensor":
             return self._lower_tensor(op[1]) or ("python", guard.holds)
-        if name in ("keys", "set"):
-            return (name, tuple((key, is_plain_key(key)) for key in op[1]))
         if name == "bases":
             return (name, tuple((base, False) for base in op[1]))
         if name == "found_in":
             return (name, ((op[1], True), (op[2], False)))
-        if name == "has_key":
-            return (name, (op[1], is_plain_key(op[1])), op[2])
         if name == "state" and op[1] not in self._states:
             return op[3]  # type: ignore[no-any-return]  # an Op
         return op[:3] if name == "state" else op

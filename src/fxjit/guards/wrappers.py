@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from fxjit.guards.kinds import Guard, short
+from fxjit.guards.held import short
+from fxjit.guards.kinds import Guard
 from fxjit.guards.source import Source
 
 

@@ -33,7 +33,7 @@ from fxjit.frontend import entries
 from fxjit.guards.constants import same_constant
 from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import GuardSet, TensorIs
-from fxjit.guards.source import Scope, Source
+from fxjit.guards.source import Scope
 from fxjit.guards.tensor_spec import TensorSpec, marks
 from fxjit.guards.tree import build_tree
 from fxjit.process_state import ResultOf
@@ -46,6 +46,7 @@ from fxjit.tensor_shim import ensure as ensure_tensor_shim
 from .codes import FrameCode, pack_code, read_code
 from .graphs import keys_of, pack_graph, read_captured, read_graph
 from .guards import (
+    Sources,
     SourceTable,
     codes_found,
     codes_named,
@@ -54,7 +55,6 @@ from .guards import (
     pack_guards,
     reaching,
     read_guards,
-    read_sources,
 )
 from .key import entries_key
 from .objects import Changed, NotStorable, refer
@@ -329,14 +329,14 @@ def _checked(frame: Frame, packed: dict[str, Any]) -> Iterator[tuple[GuardSet, _
     found. Raises Changed."""
     names, free = tuple(packed["arg_names"]), frame.code.co_freevars
     scope = Scope.of(names, free, frame.args, frame.closure, frame.globals, frame.builtins)
-    sources: list[Source] = []
+    sources = Sources(packed["sources"])
     homes = {packed["home"], home_of(frame.globals)}
     if len(homes) > 1 and not homes.isdisjoint(homes_named([packed["sources"], packed["guards"]])):
         raise Changed("its frame had the globals of another module")
     with reaching(sources, scope):
-        read_sources(packed["sources"], sources)
         guards = read_guards(packed["guards"], sources, scope)
         tree = build_tree(guards, names, free)
+        tuple(sources)  # all of them are still there
         if not tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
             failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
             raise Changed("a guard does not hold" if failure is None else failure[1].describe())

@@ -44,7 +44,7 @@ from fxjit.guards.kinds import (
 )
 from fxjit.guards.relation import Relation
 from fxjit.guards.shape_program import evaluate_program
-from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source
+from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source, stored_length
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.skips.marks import Mark, mark_of
 
@@ -161,21 +161,34 @@ def reaching(sources: Sequence[Source], scope: Scope) -> Iterator[None]:
         reached.reset(token)
 
 
-def read_sources(rows: Sequence[list[Any]], found: list[Source]) -> None:
-    """The sources of a table, one after the other. Raises Changed."""
-    for kind, base, *data in rows:
+class Sources(Sequence[Source]):
+    """The sources of a table. Each is read when it is asked for, after those before it: an entry that does not fit mostly says
+    so by one of its first guards, and may have thousands. Reading one raises Changed."""
+
+    def __init__(self, rows: Sequence[list[Any]]) -> None:
+        self._rows = rows
+        self._found: list[Source] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        while len(self._found) <= place:
+            self._found.append(self._read(*self._rows[len(self._found)]))
+        return self._found[place]
+
+    def _read(self, kind: str, base: int | None, *data: Any) -> Source:
         cls: Any = getattr(sources_module, kind)
         if base is not None:
-            arguments = [found[base]]
+            arguments = [self._found[base]]
             if kind not in _BARE:
                 arguments += [unpack(data[0]), *data[1:]]
-            found.append(cls(*arguments))
-        elif kind == "ConstSource":
-            found.append(ConstSource(unpack(data[0]), data[1]))
-        elif kind in (*_ROOTS, "GlobalsSource"):
-            found.append(cls(*data))
-        else:
-            raise ValueError(f"{kind} is no source")
+            return cls(*arguments)  # type: ignore[no-any-return]  # a Source
+        if kind == "ConstSource":
+            return ConstSource(unpack(data[0]), data[1])
+        if kind in (*_ROOTS, "GlobalsSource"):
+            return cls(*data)  # type: ignore[no-any-return]  # a Source
+        raise ValueError(f"{kind} is no source")
 
 
 def pack_guards(guards: GuardSet, table: SourceTable, home: str) -> list[Any]:
@@ -252,7 +265,7 @@ _WRITERS: Final[dict[type[Guard], Callable[[Any], list[Any]]]] = {
     ShapeExpr: _shape,
     LengthIs: lambda guard: [guard.n],
     KeysAre: lambda guard: [pack(guard.keys)],
-    SetIs: lambda guard: [sorted((pack(held.key) for held in guard._elements), key=repr)],
+    SetIs: lambda guard: [sorted(map(pack, guard.elements), key=repr)],
     HasKey: lambda guard: [pack(guard.key), guard.present],
     HasAttr: lambda guard: [guard.attr, guard.present],
     InstanceHasAttr: lambda guard: [guard.attr, guard.present],
@@ -356,6 +369,14 @@ def _identity(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Gua
     return IdIs(sources[0], obj)
 
 
+def _keys(sources: tuple[Source, ...], data: list[Any], scope: Scope) -> Guard:
+    """Of thousands of keys, none is read where there are more or fewer now."""
+    found = _fetched(sources[0], scope)
+    if isinstance(found, dict | set | frozenset) and stored_length(found) != len(data[0]) - 1:
+        raise Changed(f"{sources[0].name} has another number of keys")
+    return KeysAre(sources[0], unpack(data[0]))
+
+
 def _fetched(source: Source, scope: Scope) -> Any:
     try:
         return source.fetch(scope)
@@ -381,7 +402,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "TensorIs": lambda sources, data, scope: TensorIs(sources[0], TensorSpec(*map(unpack, data))),
     "ShapeExpr": _shape_read,
     "LengthIs": lambda sources, data, scope: LengthIs(sources[0], data[0]),
-    "KeysAre": lambda sources, data, scope: KeysAre(sources[0], unpack(data[0])),
+    "KeysAre": _keys,
     "SetIs": lambda sources, data, scope: SetIs(sources[0], frozenset(map(unpack, data[0]))),
     "HasKey": lambda sources, data, scope: HasKey(sources[0], unpack(data[0]), data[1]),
     "HasAttr": lambda sources, data, scope: HasAttr(sources[0], *data),
