@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import warnings
@@ -172,27 +173,33 @@ print("done", len(cache.open_cache().names()) if isinstance(cache.open_cache(), 
 """
 
 
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A folder that other users may pass through: not in pytest's own, which each run of pytest closes to others."""
+    with tempfile.TemporaryDirectory(prefix="fxjit-passable-") as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
 @needs_root
 @pytest.mark.parametrize("graphs", ["graphs", "kernels alone"])
-def test_a_user_who_exchanges_folders_never_has_code_run(tmp_path: Path, graphs: str) -> None:
+def test_a_user_who_exchanges_folders_never_has_code_run(passable: Path, graphs: str) -> None:
     """300 times, under the same names as the real entries, sealed and all: another user owns a folder above, and for a while in
     each turn what lies there is theirs."""
-    theirs = tmp_path / "theirs"
+    theirs = passable / "theirs"
     real = theirs / "cache"
-    for path in (tmp_path, *list(tmp_path.parents)[:-2]):
-        path.chmod(path.stat().st_mode | 0o011)
     # What the victim would find there, were it to trust the folder: made while the way was its own.
     environment = config.child_environment(FXJIT_CACHE_DIR=str(real))
     run = [sys.executable, "-c", PROGRAM, graphs]
     subprocess.run([*run, "1"], env=environment, check=True, timeout=300)
     evil = theirs / "evil"
     subprocess.run(["cp", "-r", str(real), str(evil)], check=True)
-    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "evil.so")]
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(passable / "evil.so")]
     subprocess.run(command, input=EVIL, text=True, check=True)
     keys = [path.stem for path in (evil / "kernels").iterdir() if path.suffix in (".so", ".json")]
     for key in keys:
         kept = cache.KernelCache(evil / "kernels")
-        kept.put(key, cache.LIBRARY, (tmp_path / "evil.so").read_bytes())
+        kept.put(key, cache.LIBRARY, (passable / "evil.so").read_bytes())
         kept.put(key, cache.FACTS, b'{"evil": true}')
     os.chown(theirs, OTHER, OTHER)
     exchange = textwrap.dedent(f"""
