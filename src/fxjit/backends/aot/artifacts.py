@@ -36,6 +36,8 @@ class CompiledArtifacts:
     num_inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     meta: ViewAndMutationMeta | None = None
+    #: Which inputs require a gradient before the graph runs.
+    required_grad: tuple[bool, ...] = ()
     #: For each output of the backward graph: the tangents that it depends on, as bits.
     tangent_dependencies: tuple[int, ...] = ()
     #: For each output of the forward graph: the inputs that it depends on, as bits.
@@ -79,6 +81,13 @@ class CompiledArtifacts:
                    for index in range(len(grads))]
         return tuple(0 if grad is None else bits or readers
                      for grad, bits, readers in zip(grads, self.tangent_dependencies, read_by, strict=True))
+
+
+def mutated_by_wrapper(meta: ViewAndMutationMeta) -> tuple[int, ...]:
+    """The inputs of the forward graph that AOTAutograd's wrapper writes to behind it, if all are plain tensors."""
+    if meta.tokens or not all(isinstance(each, PlainTensorMeta) for each in meta.subclass_inp_meta if each is not None):
+        return ()
+    return tuple(meta.mutated_inp_runtime_indices)
 
 
 def _uses_rng(graph: torch.fx.GraphModule) -> bool:

@@ -3,6 +3,7 @@ strides, backward graphs masks for undefined tangents."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,19 +87,22 @@ def _copy_with_gaps(graph: torch.fx.Graph, value: torch.fx.Node, like: torch.Ten
 # Gradients
 
 
-def drop_gradients_of_mutated_leaves(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None) -> None:
+def drop_gradients_of_mutated_leaves(backward: torch.fx.GraphModule, meta: ViewAndMutationMeta | None,
+                                     required: Sequence[bool]) -> None:
     """Gives a leaf of the autograd graph that is only mutated (through `detach()`, `.data` or without recording) no
     gradient, as eager does. AOTAutograd gives it zeros, the gradient of its unused new value; or adds them to a gradient, of
-    which a sparse one becomes a dense one."""
-    written = [] if meta is None else [index for index in meta.mutated_inp_runtime_indices
-                                       if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad]
-    if meta is not None:
-        for index, tangent in zip(written, tangents_of(backward.graph), strict=False):
-            if meta.input_info[index].is_leaf:
-                _drop_summand(backward.graph, tangent)
+    which a sparse one becomes a dense one. `required`: which inputs require a gradient when the graph is called; those that
+    do so behind its writes only are no such leaves."""
+    if meta is None or len(required) != len(meta.input_info):
+        return
+    written = [index for index in meta.mutated_inp_runtime_indices
+               if meta.input_info[index].mutates_data and meta.input_info[index].requires_grad]
+    leaves = [(index, tangent) for index, tangent in zip(written, tangents_of(backward.graph), strict=False)
+              if meta.input_info[index].is_leaf and required[index]]
+    for _, tangent in leaves:
+        _drop_summand(backward.graph, tangent)
     grads = outputs_of(backward.graph)
-    dropped = [index for index, tangent in zip(written, tangents_of(backward.graph), strict=False) if grads[index] is tangent
-               and meta is not None and meta.input_info[index].is_leaf]
+    dropped = [index for index, tangent in leaves if grads[index] is tangent]
     if dropped:
         set_outputs(backward.graph, [None if index in dropped else grad for index, grad in enumerate(grads)])
         backward.recompile()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,12 +57,15 @@ def save_operands_of_extremes(joint: torch.fx.GraphModule) -> None:
                     each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int) -> None:
-    """Copies activations saved for backward whose memory is that of an input which the forward graph mutates at its end. The
-    partitioner may save such an input, to compute from it again what the derivative needs: that would be of the new value."""
+def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int] = ()) -> None:
+    """Copies activations saved for backward whose memory is that of an input which the forward graph mutates at its end, or
+    that AOTAutograd's wrapper mutates behind it (their indices are `mutated`). The partitioner may save such an input, to compute
+    from it again what the derivative needs: that would be of the new value, and autograd refuses it."""
     graph = forward.graph
-    mutations = {view_root(node.args[0]): node for node in reversed(graph.nodes)  # type: ignore[arg-type]  # a node
-                 if node.target is aten.copy_.default}  # fmt: skip
+    placeholders = graph.find_nodes(op="placeholder")
+    mutations = {placeholders[index]: graph.output_node() for index in mutated}
+    mutations.update((view_root(node.args[0]), node) for node in reversed(graph.nodes)  # type: ignore[arg-type]  # a node
+                     if node.target is aten.copy_.default)  # fmt: skip
     if not mutations:
         return
     values = outputs_of(graph)
@@ -70,11 +74,21 @@ def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs:
         if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor):
             mutation = mutations.get(view_root(value))
             if mutation is not None:
-                with graph.inserting_before(mutation):
-                    values[place] = copy_in_layout(graph, value)
+                values[place] = _clone_of(value) or _copy_before(mutation, value)
     set_outputs(graph, values)
     graph.lint()
     forward.recompile()
+
+
+def _clone_of(value: torch.fx.Node) -> torch.fx.Node | None:
+    """The copy that AOTAutograd begins with of an input which its wrapper writes to: the graph writes to none such."""
+    return next((each for each in value.users if value.op == "placeholder" and _calls(each, aten.clone.default)
+                 and each.meta["val"].stride() == value.meta["val"].stride()), None)  # fmt: skip
+
+
+def _copy_before(mutation: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
+    with mutation.graph.inserting_before(mutation):
+        return copy_in_layout(mutation.graph, value)
 
 
 def mark_integer_outputs(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:

@@ -19,7 +19,7 @@ from ..graph.blocks import shortened
 from ..graph.edit import outputs_of
 from ..graph.facts import without_checks
 from . import recurrent, rules, torch_patches
-from .artifacts import CompiledArtifacts
+from .artifacts import CompiledArtifacts, mutated_by_wrapper
 from .aten_passes import drop_gradients_of_mutated_leaves, mask_undefined_tangents, restride_outputs
 from .backend import BackendConfig, Boxed
 from .captured_passes import with_symbols
@@ -43,7 +43,8 @@ def trace_and_compile(
     blocks are traced, and the callable is of no use; raises NotEqual where none are. Raises RunAsCaptured."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    artifacts, pending = CompiledArtifacts(), list[Any]()
+    required = tuple(isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs)
+    artifacts, pending = CompiledArtifacts(required_grad=required), list[Any]()
     traced, traced_inputs, runs = shortened(gm, example_inputs) if shortens else (gm, example_inputs, [])
     if shortens and not runs:
         raise NotEqual("no blocks")
@@ -107,7 +108,7 @@ def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str
     debug.stage(log, f"aot_{name}.py", f"{name} graph\n", readable)
     torch_patches.copied_deeply(graph)
     if name == "backward":
-        drop_gradients_of_mutated_leaves(graph, artifacts.meta)
+        drop_gradients_of_mutated_leaves(graph, artifacts.meta, artifacts.required_grad)
         artifacts.tangent_masks = mask_undefined_tangents(graph)
         inputs = [*inputs, *(node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")[len(inputs):])]
     else:
@@ -149,7 +150,8 @@ def _partition(backend: BackendConfig, lengthenings: list[Lengthening], states: 
     else:
         forward, backward = default_partition(joint, inputs, **keywords)
     without_checks(backward.graph)
-    copy_activations_before_mutation(forward, keywords["num_fwd_outputs"])
+    mutated = mutated_by_wrapper(states[-1].fw_metadata) if states else ()
+    copy_activations_before_mutation(forward, keywords["num_fwd_outputs"], mutated)
     mark_integer_outputs(forward, backward)
     return forward, torch_patches.shared_with_compiled_autograd(backward)
 
