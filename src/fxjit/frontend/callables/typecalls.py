@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fxjit.frontend.callables.core import concrete_or_break
@@ -13,7 +13,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol, set_history, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
-from fxjit.frontend.values.classes import ClassValue, SuperValue
+from fxjit.frontend.values.classes import NEW, ClassValue, SuperValue
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.deques import DequeValue, bound_of
 from fxjit.frontend.values.descriptors import metaclass_of
@@ -21,7 +21,7 @@ from fxjit.frontend.values.functions import MethodValue
 from fxjit.frontend.values.iteration import IndexIteratorValue, SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
-from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.objects import UserObjectValue, new_instance
 from fxjit.frontend.values.random_values import RandomValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -364,11 +364,8 @@ def method_(t: Tracer, function: Value, instance: Value, /) -> Value:
     return MethodValue(function, instance)
 
 
-@handles(types.SimpleNamespace)
-def simple_namespace(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args:  # a mapping or pairs from 3.13 on, a TypeError before
-        t.break_("call-builtin", function="SimpleNamespace", args=", ".join(arg.describe() for arg in args))
-    made = UserObjectValue(types.SimpleNamespace)
-    for name, value in kwargs.items():
-        t.effects.store_attr(made, name, value)
-    return made
+def _new_namespace(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    return new_instance(t, cls)  # without attributes, which `__init__` gives it
+
+
+NEW.register(types.SimpleNamespace, _new_namespace)

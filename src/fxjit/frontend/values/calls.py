@@ -162,6 +162,8 @@ def polyfill(*fns: Any) -> Callable[[F], F]:
 
         for fn in fns:
             _claim(fn, call)
+            if isinstance(fn, types.WrapperDescriptorType):
+                _METHODS.add(fn)
         ORIGINALS[body] = fns[0]
         return body
     return register
@@ -169,6 +171,13 @@ def polyfill(*fns: Any) -> Callable[[F], F]:
 
 #: What each polyfill stands for.
 ORIGINALS: Final[dict[Any, Any]] = {}
+#: The methods of C that have a polyfill.
+_METHODS: Final[set[types.WrapperDescriptorType]] = set()
+
+
+def has_polyfill(method: Any) -> bool:
+    """Whether a special method of a class of C is traced in Python."""
+    return isinstance(method, types.WrapperDescriptorType) and method in _METHODS
 
 
 def stands_for(fn: Any) -> Callable[[F], F]:

@@ -13,7 +13,7 @@ import torch
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import calls, descriptors, exceptions, objects, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.calls import handles, has_polyfill
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.natives import BuiltinMethodValue
@@ -233,7 +233,7 @@ class ClassValue(GuardedOperators):
         if isinstance(init, types.FunctionType) and owner is not None:
             fn = descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype()))
             constructed(t, obj, t.call(fn, args, kwargs))
-        elif owner is not None and not isinstance(init, types.WrapperDescriptorType):
+        elif owner is not None and (not isinstance(init, types.WrapperDescriptorType) or has_polyfill(init)):
             t.call(descriptors.bind(t, init, owner, "__init__", obj, t.make(obj.pytype())), args, kwargs)
         elif owner not in _INITIALISED and isinstance(obj, objects.UserObjectValue):
             t.break_("class-instantiation-unsupported", cls=obj.pytype().__qualname__)

@@ -16,7 +16,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import misfit, refuse_arguments
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.calls import resolve
+from fxjit.frontend.values.calls import has_polyfill, resolve
 from fxjit.frontend.values.concrete import builtin_part, concrete, is_concrete
 from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import creates, wraps
@@ -226,6 +226,9 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
     the type's descriptor, or, on constants, the method itself."""
     method = getattr(receiver, "meth_" + name, None)
     descriptor = protocol.type_lookup(owner if owner is not None else receiver.pytype(), name)
+    handler = resolve(descriptor) if has_polyfill(descriptor) else None
+    if handler is not None:
+        return handler(t, [receiver, *args], dict(kwargs))
     if isinstance(receiver, ObjectMethods) and owner is not None and descriptor is not object.__dict__.get(name):
         # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
         base = getattr(receiver, "base", None)

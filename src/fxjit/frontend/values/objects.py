@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, instance_dicts, overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Value, _NotImplemented
-from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.calls import handles, has_polyfill
 from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.functions import FunctionValue, function_namespace
 from fxjit.frontend.values.iteration import IndexIteratorValue
@@ -283,12 +283,14 @@ class UserObjectValue(ObjectMethods):
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def _user_special(self, t: Tracer, name: str) -> Value | None:
-        """A special method that is the user's own code; what builtin types implement is the base's."""
+        """A special method that is the user's own code, or has a polyfill; what builtin types implement else is the base's."""
         self._refuse_written(t, name)
         raw, owner = descriptors.look_up(t, self.cls, name)
         if raw is None and owner is not None:
             self._refuse_none(t, name)
-        if raw is NOT_IMPLEMENTED or owner is None or isinstance(raw, descriptors.BUILTIN_CALLABLES):
+        if raw is NOT_IMPLEMENTED or owner is None:
+            return None
+        if isinstance(raw, descriptors.BUILTIN_CALLABLES) and not has_polyfill(raw):
             return None
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 

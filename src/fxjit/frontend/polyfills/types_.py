@@ -1,0 +1,70 @@
+"""What `types.SimpleNamespace` and its subclasses do in C, in plain Python."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, Final
+
+from fxjit.frontend.values.calls import polyfill
+
+_METHODS: Final = vars(types.SimpleNamespace)
+
+if sys.version_info >= (3, 13):
+    @polyfill(_METHODS["__init__"])
+    def init(self: types.SimpleNamespace, /, *pairs: Any, **attributes: Any) -> None:
+        if len(pairs) > 1:
+            raise TypeError(f"{type(self).__name__} expected at most 1 argument, got {len(pairs)}")
+        for given in pairs:
+            named = given if isinstance(given, dict) else dict(given)
+            if not all(isinstance(name, str) for name in named):
+                raise TypeError("keywords must be strings")
+            self.__dict__.update(named)
+        self.__dict__.update(attributes)
+else:
+    @polyfill(_METHODS["__init__"])
+    def init(self: types.SimpleNamespace, /, *pairs: Any, **attributes: Any) -> None:
+        if pairs:
+            raise TypeError("no positional arguments expected")
+        self.__dict__.update(attributes)
+
+
+@polyfill(_METHODS["__eq__"])
+def eq(self: Any, other: Any, /) -> Any:
+    return self.__dict__ == other.__dict__ if _are_both(self, other) else NotImplemented
+
+
+@polyfill(_METHODS["__ne__"])
+def ne(self: Any, other: Any, /) -> Any:
+    return self.__dict__ != other.__dict__ if _are_both(self, other) else NotImplemented
+
+
+@polyfill(_METHODS["__lt__"])
+def lt(self: Any, other: Any, /) -> Any:
+    return self.__dict__ < other.__dict__ if _are_both(self, other) else NotImplemented
+
+
+@polyfill(_METHODS["__le__"])
+def le(self: Any, other: Any, /) -> Any:
+    return self.__dict__ <= other.__dict__ if _are_both(self, other) else NotImplemented
+
+
+@polyfill(_METHODS["__gt__"])
+def gt(self: Any, other: Any, /) -> Any:
+    return self.__dict__ > other.__dict__ if _are_both(self, other) else NotImplemented
+
+
+@polyfill(_METHODS["__ge__"])
+def ge(self: Any, other: Any, /) -> Any:
+    return self.__dict__ >= other.__dict__ if _are_both(self, other) else NotImplemented
+
+
+def _are_both(self: Any, other: Any) -> bool:
+    return isinstance(self, types.SimpleNamespace) and isinstance(other, types.SimpleNamespace)
+
+
+@polyfill(_METHODS["__repr__"])
+def repr_(self: types.SimpleNamespace, /) -> str:
+    name = "namespace" if type(self) is types.SimpleNamespace else type(self).__name__
+    named = [f"{key}={value!r}" for key, value in self.__dict__.items() if isinstance(key, str) and key]
+    return f"{name}({', '.join(named)})"
