@@ -59,8 +59,8 @@ def save_operands_of_extremes(joint: torch.fx.GraphModule) -> None:
 
 def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int] = ()) -> None:
     """Copies activations saved for backward whose memory is that of an input which the forward graph mutates at its end, or
-    that AOTAutograd's wrapper mutates behind it (their indices are `mutated`). The partitioner may save such an input, to compute
-    from it again what the derivative needs: that would be of the new value, and autograd refuses it."""
+    that AOTAutograd's wrapper mutates behind it (their indices are `mutated`). The partitioner may save such an input, to
+    compute from it again what the derivative needs: that would be of the new value, and autograd refuses it."""
     graph = forward.graph
     placeholders = graph.find_nodes(op="placeholder")
     mutations = {placeholders[index]: graph.output_node() for index in mutated}
