@@ -201,3 +201,32 @@ def test_a_metaclass_makes_a_number_of_its_class_at_each_call(convert):
 
     cls = MetaNumber("Counted", (), {"n": 1})
     same_at_each_call(lambda o, x: (convert(o), x + 1), changing())
+
+
+HASHES = ["a", 1.0, True, 2**70, None, 5]
+KEYED = {
+    "a dict": lambda o: len({o: 1}),
+    "a set": lambda o: len({o}),
+    "a frozenset": lambda o: len(frozenset([o])),
+    "dict()": lambda o: len(dict([(o, 2)])),
+    "in": lambda o: o in {1: 2},
+    "get": lambda o: {1: 2}.get(o),
+    "add": lambda o: set().add(o),
+    "an item": lambda o: {}.__setitem__(o, 1),
+    "hash": lambda o: hash(o) * 0,
+}
+
+
+@pytest.mark.parametrize("keyed", KEYED)
+@pytest.mark.parametrize("number", HASHES)
+def test_a_hash_is_a_number_where_the_object_is_a_key(number, keyed):
+    class Hashed:
+        def __hash__(self):
+            return number
+
+    def program(x):
+        return KEYED[keyed](Hashed()), x + 1
+
+    compiled = fxjit.compile(program, backend="eager")
+    for _ in range(2):
+        assert_same(outcome(program, (torch.ones(2),)), outcome(compiled, (torch.ones(2),)))

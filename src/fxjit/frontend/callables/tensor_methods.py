@@ -190,6 +190,43 @@ def _nested(t: Tracer, numbers: Any) -> Value:
     return ListValue([_nested(t, item) for item in numbers]) if isinstance(numbers, list) else t.make(numbers)
 
 
+# -- arguments that torch refuses ----------------------------------------------------------------------------------
+
+#: Asked what torch says of arguments, which it looks at before the tensor.
+_SAMPLE: Final = torch.zeros(())
+
+
+def _checked(name: str, rule: Method, count: int | None) -> Method:
+    """The rule, behind torch's own look at the arguments: `count` of them by position, or any that are constants."""
+    def call(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        is_wrong = bool(kwargs) or len(args) != count
+        if is_wrong if count is not None else all(arg.is_constant() for arg in (*args, *kwargs.values())):
+            known = [arg.as_constant() if arg.is_constant() else None for arg in args]
+            named = {key: arg.as_constant() if arg.is_constant() else None for key, arg in kwargs.items()}
+            if known or named or count:
+                _refuse(t, name, known, named)
+        return rule(t, tensor, args, kwargs)
+    return call
+
+
+def _refuse(t: Tracer, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    try:
+        getattr(torch.Tensor, name)(_SAMPLE, *args, **kwargs)
+    except TypeError as error:
+        t.raise_(TypeError, str(error))
+    except (IndexError, RuntimeError, ValueError):
+        pass  # of the sample
+
+
+for _name in ("size", "stride"):
+    METHODS[_name] = _checked(_name, METHODS[_name], None)
+for _name in ("dim", "ndimension", "numel", "nelement", "item", "tolist", "__len__", "__bool__", "__iter__", "__hash__",
+              "__int__", "__float__", "__complex__", "__index__"):
+    METHODS[_name] = _checked(_name, METHODS[_name], 0)
+for _name, _count in {"__getitem__": 1, "__contains__": 1, "__format__": 1, "__setitem__": 2}.items():
+    METHODS[_name] = _checked(_name, METHODS[_name], _count)
+
+
 # -- what has to run eagerly ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import dis
 from collections.abc import Hashable, Iterable, Mapping
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any, Final
 
 import torch
@@ -126,6 +126,8 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         hasher: Any = cls.__hash__
         if hasher is not object.__hash__ and not _repeatable(cls, "__hash__"):
             t.break_("value-slot", slot="__hash__", type=cls.__name__)
+        if isinstance(hasher, FunctionType) and not issubclass(cls, torch.Tensor):
+            protocol.hash_(t, value)  # which must be a number
         _keep_apart(t, value)
         return IdentityKey(value)
     base = getattr(value, "base", None)
