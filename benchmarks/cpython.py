@@ -259,6 +259,8 @@ def child(pipe: Connection, folder: str, mode: str, module: str, options: Option
     def send(*what: Any) -> None:
         pipe.send(what)
 
+    # As CPython's own runner has it: tests that print what they do would break at each line.
+    importlib.import_module("test.support").verbose = 0  # type: ignore[attr-defined]
     internal: list[str] = []
     raised = fxjit.errors.InternalError.__init__
 

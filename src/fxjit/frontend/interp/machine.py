@@ -212,7 +212,10 @@ class Machine:
         if handler is None:
             return False
         if isinstance(exc, ExceptionValue):
-            exc.caught_at = user_stack(self)
+            if exc.source is None:
+                exc.caught_at = user_stack(self)
+            elif not _adds_no_step(self.instructions[self.index]):  # it has one more step in its traceback from here on
+                self.t.break_("exception-kept", error=exc.describe())
         stack = self.stack
         del stack[handler.depth :]
         if handler.push_lasti:
@@ -385,3 +388,8 @@ def user_stack(machine: Machine | None) -> list[traceback.FrameSummary]:
 def stack_text(machine: Machine | None) -> str:
     """`user_stack` as text, for the `stack_trace` of graph nodes."""
     return machine.text() if machine is not None else ""
+
+
+def _adds_no_step(instruction: Instruction) -> bool:
+    """Whether it adds no step to the traceback of what it raises."""
+    return instruction.opname == "RERAISE" or (instruction.opname == "RAISE_VARARGS" and instruction.arg == 0)

@@ -25,21 +25,33 @@ def raise_exception(t: Tracer, cls: type[BaseException], *args: Any) -> NoReturn
 def throw(t: Tracer, exc: Value) -> NoReturn:
     """Raise an exception instance, chained to the one being handled."""
     handled = current_exception(t.frame)
-    if handled is not None and handled is not exc and isinstance(exc, ExceptionValue) and exc.context is None:
-        if not _chain_reaches(handled, exc):
-            exc.context = handled
+    if handled is not None and handled is not exc and isinstance(exc, ExceptionValue):
+        _cut_chain(t, handled, exc)
+        exc.set_context(t, handled)
     raise Raised(exc)
 
 
-def _chain_reaches(start: Value, target: Value) -> bool:
+def _cut_chain(t: Tracer, start: Value, target: ExceptionValue) -> None:
+    """Where the contexts of `start` lead to `target`, they end before it, so that there is no circle."""
     seen: set[int] = set()
-    link: Value | None = start
+    link = start
     while isinstance(link, ExceptionValue) and id(link) not in seen:
-        if link is target:
-            return True
         seen.add(id(link))
-        link = link.context
-    return False
+        if link.source is not None:
+            if target.source is not None:  # whether one leads to the other is nothing that is guarded
+                t.break_("attribute-unsupported", value=link.describe(), name="__context__")
+            written = t.effects.load_attr(link, "__context__")
+            if not isinstance(written, ExceptionValue):
+                return
+            following: Value | None = written
+        else:
+            following = link.context
+        if following is target:
+            link.set_context(t, None)
+            return
+        if following is None:
+            return
+        link = following
 
 
 def current_exception(machine: Machine | None) -> Value | None:
@@ -78,7 +90,7 @@ def do_raise(t: Tracer, value: Value, cause: Value | None) -> NoReturn:
         else:
             t.raise_(TypeError, "exception causes must derive from BaseException")
         if isinstance(exc, ExceptionValue):
-            exc.cause, exc.suppress = known, True
+            exc.set_cause(t, known)
     throw(t, exc)
 
 

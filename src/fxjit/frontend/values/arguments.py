@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
+from fxjit.guards.source import namespace_of
 
 _signatures: dict[Any, inspect.Signature | None] = {}
 
@@ -48,7 +49,8 @@ _EMPTY: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, coll
 def refuse_arguments(t: Tracer, receiver: Value, name: str, count: int, names: Iterable[str], problem: str) -> NoReturn:
     cls = receiver.pytype()
     text = refusal(getattr(cls(), name), count, names) if cls in _EMPTY else None
-    t.raise_(TypeError, text or f"{cls.__name__}.{name}() {problem}")
+    owner = next((each for each in cls.__mro__ if name in namespace_of(each)), cls)
+    t.raise_(TypeError, text or f"{owner.__name__}.{name}() {problem}")
 
 
 def misfit(method: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> str | None:

@@ -35,7 +35,8 @@ _STR_OF_ATTRIBUTES: Final = (UnicodeEncodeError, UnicodeDecodeError, UnicodeTran
 
 
 class ExceptionValue(UserObjectValue, AttributeErrorValue):
-    """An exception. `cause`, `context` and `suppress` are what `raise` sets; other attributes are in the effect log."""
+    """An exception. `cause`, `context` and `suppress` are what `raise` sets on one that was made while tracing; those of one
+    from outside, and other attributes, are in the effect log."""
 
     def __init__(self, cls: type, args: Sequence[Value] = (), source: Source | None = None, obj: object | None = None) -> None:
         super().__init__(cls, source, obj)
@@ -93,17 +94,35 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         return TupleValue(self.args)
 
     def _read_chain(self, t: Tracer, name: str) -> Value:
-        if name == "__suppress_context__":
-            written = t.effects.stored_attrs(self)
-            if self.source is not None and not self.suppress and name not in written and "__cause__" not in written:
-                return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
-            return t.make(self.suppress)
-        if self.source is not None and self.context is None and self.cause is None:
-            return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
         if name == "__traceback__" and self.source is None and self.caught_at is not None:
             t.break_("attribute-unsupported", value=self.describe(), name=name)  # it has one where it is raised for real
+        written = t.effects.load_attr(self, name)
+        if isinstance(written, Value):
+            return written
+        if self.source is not None:
+            return t.wrap(getattr(self.obj, name), AttrSource(self.source, name)).realize()
+        if name == "__suppress_context__":
+            return t.make(self.suppress)
         found = {"__cause__": self.cause, "__context__": self.context}.get(name)
         return found if found is not None else t.make(None)
+
+    def set_cause(self, t: Tracer, cause: Value | None) -> None:
+        """As `raise ... from` and a write to `__cause__` do."""
+        if self.source is None:
+            self.cause, self.suppress = cause, True
+            return
+        t.effects.store_attr(self, "__cause__", t.make(None) if cause is None else cause)
+        t.effects.store_attr(self, "__suppress_context__", t.make(True))
+
+    def set_context(self, t: Tracer, context: Value | None) -> None:
+        if self.source is None:
+            self.context = context
+        else:
+            t.effects.store_attr(self, "__context__", t.make(None) if context is None else context)
+
+    def set_traceback(self, t: Tracer, traceback: Value) -> None:
+        self.caught_at = None
+        t.effects.store_attr(self, "__traceback__", traceback)
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
         kind = {"__cause__": BaseException, "__context__": BaseException, "__traceback__": types.TracebackType}.get(name)
@@ -112,17 +131,18 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         if name == "args" and value is not None:
             self.args = protocol.unpack_hinted(t, value)
         elif name == "__cause__":
-            self.cause, self.suppress = _or_none(value), True
-        elif name == "__context__":
-            self.context = _or_none(value)
-        elif name == "__suppress_context__" and value is not None:
-            self.suppress = protocol.truth(t, value)
-        elif name == "__traceback__" and self.source is None:
-            if value is not None and value.is_constant() and value.as_constant() is None:
-                self.caught_at = None
+            self.set_cause(t, _or_none(value))
             return
-        elif name == "__traceback__":
-            pass
+        elif name == "__context__":
+            self.set_context(t, _or_none(value))
+            return
+        elif name == "__suppress_context__":
+            if value is None or value.pytype() is not bool:
+                t.break_("attribute-unsupported", value=self.describe(), name=name)  # an error
+            self.suppress = self.source is None and protocol.truth(t, value)
+        elif name == "__traceback__" and value is not None:
+            self.set_traceback(t, value)
+            return
         else:
             if any(name in names and issubclass(self.cls, cls) for cls, names in _KEYWORDS):
                 t.effects.store_attr(self, name, value)
@@ -147,9 +167,10 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         native_init(t, self, args, kwargs)
         return t.make(None)
 
-    def meth_with_traceback(self, t: Tracer, traceback: Value) -> Value:
-        if traceback.is_constant() and traceback.as_constant() is None:
-            self.caught_at = None
+    def meth_with_traceback(self, t: Tracer, traceback: Value, /) -> Value:
+        if not issubclass(traceback.pytype(), (types.TracebackType, type(None))):
+            t.raise_(TypeError, "__traceback__ must be a traceback or None")
+        self.set_traceback(t, traceback)
         return self
 
     def meth_add_note(self, t: Tracer, note: Value) -> Value:
