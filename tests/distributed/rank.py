@@ -1,17 +1,19 @@
 """One rank of the tests' process group: runs functions of test files, named by path, as the parent sends them.
 
-    python rank.py ADDRESS RANK WORLD_SIZE FOLDER
+    python rank.py DESCRIPTOR RANK WORLD_SIZE FOLDER
 
-ADDRESS is the parent's socket; FOLDER holds the file by which the ranks of gloo meet.
+DESCRIPTOR is of the connection to the parent; FOLDER holds the file by which the ranks of gloo meet. SIGUSR1 shows all stacks.
 """
 
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import importlib.util
+import signal
 import sys
 import traceback
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +24,13 @@ import torch.distributed
 import fxjit
 
 
-def main(address: str, rank: int, world_size: int, folder: str) -> None:
+def main(descriptor: int, rank: int, world_size: int, folder: str) -> None:
     torch.set_num_threads(1)
     sys.path.insert(0, str(Path(__file__).parents[2]))  # for what a test imports of the repository
     fxjit.config.cache_graphs = fxjit.config.small_graphs_as_captured = False  # as all tests have it
     modules: dict[str, ModuleType] = {}
-    with Client(address) as parent:
-        parent.send(rank)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    with Connection(descriptor) as parent:
         for count, (path, name, args) in enumerate(iter(parent.recv, None)):
             store = torch.distributed.FileStore(f"{folder}/store{count}", world_size)
             limit = datetime.timedelta(seconds=60)
@@ -55,4 +57,4 @@ def _run(modules: dict[str, ModuleType], path: str, name: str, args: tuple[Any, 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

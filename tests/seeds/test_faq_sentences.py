@@ -10,6 +10,7 @@ import zlib
 
 import pytest
 import torch
+from tests.distributed.ranks import Ranks
 
 import fxjit
 from fxjit.testing import CompileCounter, EagerAndRecordGraphs
@@ -128,33 +129,34 @@ class TwoLayers(torch.nn.Module):
         return self.second(self.first(x).relu())
 
 
+def on_one_rank(compiled_inside):
+    """What the hooks on the parameters of a module saw in two steps, beside what they should, and what the graphs call."""
+    net, x, seen = TwoLayers(), torch.randn(5, 3), []
+    expected = torch.autograd.grad(net(x).sum(), net.parameters())
+    backend = EagerAndRecordGraphs()
+    parallel = torch.nn.parallel.DistributedDataParallel
+    if compiled_inside:
+        model = parallel(fxjit.compile(net, backend=backend))
+    else:
+        model = fxjit.compile(parallel(net), backend=backend)
+    for parameter in net.parameters():
+        parameter.register_hook(lambda grad: seen.append(grad.shape))
+    for _ in range(2):
+        net.zero_grad()
+        model(x).sum().backward()
+        torch.testing.assert_close(tuple(parameter.grad for parameter in net.parameters()), expected)
+    called = [[node.name for node in graph.graph.nodes if node.op.startswith("call")] for graph in backend.graphs]
+    return len(seen), 2 * len(expected), called
+
+
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without its distributed package")
 @pytest.mark.parametrize("compiled_inside", [False, True])
 def test_distributed_data_parallel_modules_are_compiled(compiled_inside, tmp_path):
     """Of the module that is wrapped, whichever is compiled; the hooks on its parameters see their gradients."""
-    from torch import distributed
-
-    net, x, seen = TwoLayers(), torch.randn(5, 3), []
-    expected = torch.autograd.grad(net(x).sum(), net.parameters())
-    distributed.init_process_group("gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        backend = EagerAndRecordGraphs()
-        parallel = torch.nn.parallel.DistributedDataParallel
-        if compiled_inside:
-            model = parallel(fxjit.compile(net, backend=backend))
-        else:
-            model = fxjit.compile(parallel(net), backend=backend)
-        for parameter in net.parameters():
-            parameter.register_hook(lambda grad: seen.append(grad.shape))
-        for _ in range(2):
-            net.zero_grad()
-            model(x).sum().backward()
-            torch.testing.assert_close(tuple(parameter.grad for parameter in net.parameters()), expected)
-    finally:
-        distributed.destroy_process_group()
-    called = [[node.name for node in graph.graph.nodes if node.op.startswith("call")] for graph in backend.graphs]
+    with contextlib.closing(Ranks(1, tmp_path)) as ranks:
+        ((seen, expected, called),) = ranks(on_one_rank, compiled_inside)
     assert called == [["linear", "relu", "linear_1"]]
-    assert len(seen) == 2 * len(expected)
+    assert seen == expected
 
 
 # -- Crashes, and the time of compilation -----------------------------------------------------------------------------
