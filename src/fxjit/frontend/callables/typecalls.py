@@ -8,13 +8,11 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol, set_history, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import NEW, ClassValue, SuperValue
-from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.deques import DequeValue, bound_of
 from fxjit.frontend.values.descriptors import metaclass_of
 from fxjit.frontend.values.functions import MethodValue
@@ -287,19 +285,7 @@ def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return made(t) if made is not None else t.make(args[0].pytype())
     if len(args) != 3:
         t.raise_(TypeError, "type() takes 1 or 3 arguments")
-    name = concrete_or_break(t, args[0], "type")
-    bases = concrete_or_break(t, args[1], "type")
-    try:
-        body = {key: concrete(value) for key, value in _namespace(args[2]).items()}
-    except NotConcrete:
-        t.break_("opcode-class-body")
-    body.setdefault("__module__", t.running_frame.globals.namespace.get("__name__"))
-    return protocol.fold(t, lambda: type(name, bases, body))
-
-
-def _namespace(value: Value) -> Mapping[str, Value]:
-    assert isinstance(value, DictValue), "type() was given something else than a dict as the class's namespace"
-    return {str(key): item.realize() for key, (_, item) in value.items.items()}
+    t.break_("opcode-class-body")  # each call makes another class
 
 
 @handles(super)

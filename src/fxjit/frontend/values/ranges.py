@@ -6,6 +6,7 @@ A range is a constant: its three numbers are known while tracing (a symbolic siz
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -95,9 +96,23 @@ class RangeValue(Value):
         return RangeIteratorValue(self.range)
 
     def sq_contains(self, t: Tracer, item: Value) -> Value | _NotImplemented:
-        if not item.is_constant():
-            return NOT_IMPLEMENTED
-        return t.make(item.as_constant() in self.range)
+        if not item.is_constant() and item.pytype() is int and hasattr(item, "specialize"):
+            return self._contains_number(t, item)
+        if item.is_constant():
+            return t.make(item.as_constant() in self.range)
+        return t.make(any(protocol.equal(t, t.make(number), item) for number in self._compared_with(t, item)))
+
+    def _contains_number(self, t: Tracer, item: Any) -> Value:
+        """Of a number of the graph: by the ends and the remainder, as CPython does."""
+        if not self.range:
+            return t.make(False)
+        low, high, step = *sorted((self.range[0], self.range[-1])), abs(self.range.step)
+        if max(-low, high, step) > sys.maxsize:  # no symbol's range goes so far
+            return t.make(item.specialize(t).as_constant() in self.range)
+        for op, end in ((">=", low), ("<=", high)):
+            if not protocol.truth(t, protocol.compare(t, op, item, t.make(end))):
+                return t.make(False)
+        return t.make(step == 1 or protocol.equal(t, protocol.binary(t, "%", item, t.make(step)), t.make(low % step)))
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
         if isinstance(key, SliceValue):
