@@ -10,6 +10,7 @@ from torch import nn
 
 import fxjit
 from fxjit import config
+from fxjit.backends.aot import joint_passes
 
 #: Whose derivatives autograd computes from their results.
 FROM_RESULTS = (torch.tanh, torch.sigmoid, torch.exp, torch.sqrt, torch.rsqrt, torch.reciprocal)
@@ -43,6 +44,43 @@ def test_results_that_a_derivative_reads_are_computed_again(function: Callable[[
     program(*inputs).square().sum().backward()
     for mine, each in zip(gradients, inputs, strict=True):
         torch.testing.assert_close(mine, each.grad, rtol=1e-4, atol=1e-4)
+
+
+ACTIVATIONS: dict[str, tuple[Callable[..., torch.Tensor], int]] = {
+    # What stands between products, and how many values are kept: one less than there would be, in the first four.
+    "gelu": (lambda a, b: nn.functional.gelu(a) @ b, 3),
+    "gelu_tanh": (lambda a, b: nn.functional.gelu(a, approximate="tanh") @ b, 3),
+    "mish": (lambda a, b: nn.functional.mish(a) @ b, 3),
+    "relu": (lambda a, b: torch.relu(a + 1) @ b, 3),
+    "gated": (lambda a, b: nn.functional.silu(a) * b, 3),  # of two values
+    "two functions": (lambda a, b: torch.sin(a) * torch.exp(-b * b), 3),  # takes longer than keeping it
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_large_values_that_a_product_reads_are_computed_again(activation: str, dtype: torch.dtype, monkeypatch):
+    monkeypatch.setattr(joint_passes, "LARGE", 64 * 64 * dtype.itemsize)
+    fxjit.reset()  # one code object for all of them
+    between, kept = ACTIVATIONS[activation]
+
+    def program(x, w, u, v):
+        return between(x @ w, x @ u) @ v
+
+    torch.manual_seed(0)
+    inputs = [(torch.randn(64, 64) / 8).to(dtype).requires_grad_() for _ in range(4)]
+    with config.patch(small_graphs_as_captured=False, cache_graphs=False, store_entries=False):
+        out = fxjit.compile(program)(*inputs)
+    assert saved_bytes(out, except_for=tuple(inputs)) == kept * 64 * 64 * dtype.itemsize
+    out.square().sum().backward()
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    program(*exact).square().sum().backward()
+    eager = [each.detach().requires_grad_() for each in inputs]
+    program(*eager).square().sum().backward()
+    for mine, its, wanted in zip(inputs, eager, exact, strict=True):
+        # A bend is on its other side for some rounded numbers, eager's as well.
+        error, eagers = ((each.grad.double() - wanted.grad).abs().max() for each in (mine, its))
+        assert mine.grad.dtype == dtype and error <= 2 * eagers + 16 * torch.finfo(dtype).eps * wanted.grad.abs().max()
 
 
 def test_outputs_that_are_detached_stay_tensors_of_their_own():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,16 @@ from ..graph.edit import copy_in_layout, outputs_of, set_outputs, where_or_zero
 from ..graph.facts import view_root
 
 aten = torch.ops.aten
+#: From how many bytes on what a product of backward reads is computed again, and what that may take: operators between
+#: products, and how many of them more than arithmetic. Below, and with more, keeping it is faster (docs/performance.md).
+LARGE, FEW, COSTLY = 4 << 20, 16, 1
+_ARITHMETIC = {aten.add, aten.sub, aten.rsub, aten.mul, aten.neg, aten.abs, aten.relu, aten.maximum, aten.minimum, aten.clamp,
+               aten.where, aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten._to_copy, aten.logical_not}  # fmt: skip
+#: What the partitioner takes for fused with what it reads, beside pointwise operators.
+_FUSED = {aten.sum, aten.mean, aten.amax, aten.var, aten.var_mean, aten.std, aten.any, aten.argmax, aten.clone, aten._to_copy,
+          aten.sum_to_size, aten.index, aten.gather}  # fmt: skip
+_VIEWS = {aten.view, aten._unsafe_view, aten.reshape, aten.slice, aten.t, aten.expand, aten.as_strided, aten.permute,
+          aten.transpose, aten.select, aten.split, aten.squeeze, aten.unsqueeze, aten.alias}  # fmt: skip
 _EXTREMES = {aten.max.default, aten.min.default, aten.amax.default, aten.amin.default, aten.linalg_vector_norm.default}
 
 
@@ -55,6 +66,101 @@ def save_operands_of_extremes(joint: torch.fx.GraphModule) -> None:
             for each in sides:
                 if each.op == "call_function" and each.meta["val"].dtype in (torch.float16, torch.bfloat16):
                     each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+@contextlib.contextmanager
+def recomputing_large_values(joint: torch.fx.GraphModule, num_forward_outputs: int) -> Iterator[None]:
+    """Has the partitioner, meanwhile, compute large values again which a product of backward reads (a weight's gradient: GELU's
+    results), where that is cheap and what they are computed from is kept for another derivative anyway. Left to itself it saves
+    each value that backward has to store, whatever its size."""
+    from torch._functorch import config as functorch_config
+
+    forward = _ancestors(outputs_of(joint.graph)[:num_forward_outputs])
+    read = [node for node in joint.graph.nodes if node in forward and node.op == "call_function" and _is_stored(node, forward)]
+    large = {node for node in read if _bytes_of(node) >= LARGE and not _is_output(node) and _is_cheap(node)}
+    if not large or functorch_config.activation_memory_budget < 1:
+        yield
+        return
+    for node in read:
+        if node not in large:
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+    with functorch_config.patch(ban_recompute_materialized_backward=False):
+        yield
+
+
+def _ancestors(values: list[Any]) -> set[torch.fx.Node]:
+    waiting, found = [value for value in values if isinstance(value, torch.fx.Node)], set()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
+
+
+def _is_stored(node: torch.fx.Node, forward: set[torch.fx.Node]) -> bool:
+    """Whether backward reads it, or a view of it, by what is not fused with it. Of a view its base says that."""
+    if _packet(node) in _VIEWS or node.target is operator.getitem:
+        return False
+    waiting = [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if _packet(user) in _VIEWS:
+                waiting.append(user)
+            elif user not in forward and not (_is_pointwise(user) or _packet(user) in _FUSED):
+                return True
+    return False
+
+
+def _is_output(node: torch.fx.Node) -> bool:
+    waiting = [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op == "output":
+                return True
+            if _packet(user) in _VIEWS:
+                waiting.append(user)
+    return False
+
+
+def _bytes_of(node: torch.fx.Node) -> int:
+    """0 where that is not known while compiling."""
+    value = node.meta.get("val")
+    return size * value.dtype.itemsize if isinstance(value, torch.Tensor) and type(size := value.numel()) is int else 0
+
+
+def _is_cheap(node: torch.fx.Node) -> bool:
+    """Whether few pointwise operators, and all but one of them arithmetic, lead to it from one value of its size that comes
+    from none: a gated pair, read again, takes longer than what it makes."""
+    chain: set[torch.fx.Node] = set()
+    sources: set[torch.fx.Node] = set()
+    waiting, costly = [node], 0
+    if not _is_pointwise(node):
+        return False
+    while waiting:
+        each = waiting.pop()
+        if each in chain:
+            continue
+        if not (_is_pointwise(each) or _packet(each) in _VIEWS):
+            sources.update([each] if _bytes_of(each) * 2 >= _bytes_of(node) else [])
+            continue
+        chain.add(each)
+        # Powers of a given exponent are products.
+        plain = _packet(each) in _ARITHMETIC or _packet(each) in _VIEWS or each.target is aten.pow.Tensor_Scalar
+        costly += not plain
+        if len(chain) > FEW or costly > COSTLY:
+            return False
+        waiting += each.all_input_nodes
+    return len(sources) <= 1
+
+
+def _is_pointwise(node: torch.fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _packet(node: torch.fx.Node) -> Any:
+    return getattr(node.target, "overloadpacket", None)
 
 
 def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int] = ()) -> None:

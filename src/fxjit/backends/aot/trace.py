@@ -27,6 +27,7 @@ from .equal_blocks import Lengthening, NotEqual
 from .joint_passes import (
     copy_activations_before_mutation,
     mark_integer_outputs,
+    recomputing_large_values,
     save_operands_of_extremes,
     select_gradients_of_extremes,
 )
@@ -146,7 +147,8 @@ def _partition(backend: BackendConfig, lengthenings: list[Lengthening], states: 
     backend.joint_passes(joint)
     if backend.min_cut:
         save_operands_of_extremes(joint)
-        forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
+        with recomputing_large_values(joint, keywords["num_fwd_outputs"]):
+            forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
     else:
         forward, backward = default_partition(joint, inputs, **keywords)
     without_checks(backward.graph)
