@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from typing import Any, Final
 
@@ -10,23 +9,32 @@ from fxjit.frontend.values.calls import polyfill
 
 _METHODS: Final = vars(types.SimpleNamespace)
 
-if sys.version_info >= (3, 13):
-    @polyfill(_METHODS["__init__"])
-    def init(self: types.SimpleNamespace, /, *pairs: Any, **attributes: Any) -> None:
-        if len(pairs) > 1:
-            raise TypeError(f"{type(self).__name__} expected at most 1 argument, got {len(pairs)}")
-        for given in pairs:
-            named = given if isinstance(given, dict) else dict(given)
-            if not all(isinstance(name, str) for name in named):
-                raise TypeError("keywords must be strings")
-            self.__dict__.update(named)
-        self.__dict__.update(attributes)
-else:
-    @polyfill(_METHODS["__init__"])
-    def init(self: types.SimpleNamespace, /, *pairs: Any, **attributes: Any) -> None:
-        if pairs:
-            raise TypeError("no positional arguments expected")
-        self.__dict__.update(attributes)
+
+def _takes_a_mapping() -> bool:
+    """Whether attributes may be given as a mapping or pairs, as from Python 3.13 on."""
+    fn: Any = types.SimpleNamespace
+    try:
+        fn({})
+    except TypeError:
+        return False
+    return True
+
+
+_TAKES_A_MAPPING: Final = _takes_a_mapping()
+
+
+@polyfill(_METHODS["__init__"])
+def init(self: types.SimpleNamespace, /, *pairs: Any, **attributes: Any) -> None:
+    if pairs and not _TAKES_A_MAPPING:
+        raise TypeError("no positional arguments expected")
+    if len(pairs) > 1:
+        raise TypeError(f"{type(self).__name__} expected at most 1 argument, got {len(pairs)}")
+    for given in pairs:
+        named = given if isinstance(given, dict) else dict(given)
+        if not all(isinstance(name, str) for name in named):
+            raise TypeError("keywords must be strings")
+        self.__dict__.update(named)
+    self.__dict__.update(attributes)
 
 
 @polyfill(_METHODS["__eq__"])
