@@ -166,6 +166,11 @@ class Value:
         return attribute_of_type(t, self, name)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        kind = self.pytype()
+        descriptor = next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
+        if kind.__dictoffset__ or hasattr(type(descriptor), "__set__"):
+            t.break_("value-set-attribute", name=name, value=self.describe(), type=kind.__name__,
+                     why="what that does is up to its class, and not modelled")
         t.raise_(AttributeError, f"'{self.pytype().__name__}' object has no attribute '{name}'")
 
     # -- calls, iteration, text ----------------------------------------------------------------------------------

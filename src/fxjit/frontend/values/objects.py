@@ -252,6 +252,9 @@ class UserObjectValue(ObjectMethods):
         is_slot = isinstance(raw, types.MemberDescriptorType)
         if is_slot:
             self._refuse_foreign(t, raw)
+            if owner is not None and "__slots__" not in namespace_of(owner):  # of a class of C, and may be read-only
+                t.break_("value-set-attribute", name=name, value=self.describe(), type=self.cls.__name__,
+                         why="what that does is up to its class, and not modelled")
         if raw is not NOT_IMPLEMENTED and owner is not None and descriptors.is_data_descriptor(t, raw):
             if descriptors.assign(t, raw, owner, name, self, value):
                 return
