@@ -106,7 +106,8 @@ class AutogradNode:
         else:  # autograd came here through another compiled graph, by an output that nobody used
             return (None,) * len(self.gradient_dependencies)
         if double_backward is not None:
-            if torch.is_grad_enabled() and ctx.kept is not None:
+            # Tangents may be batches of them (`is_grads_batched`), whose memory kernels do not find.
+            if ctx.kept is not None and (torch.is_grad_enabled() or any(_is_batch(each) for each in given if each is not None)):
                 check_can_run(self.nondeterministic)
                 return double_backward.gradients(ctx.kept, tangents, given)
             if not graph_is_retained():
@@ -140,6 +141,8 @@ class AutogradNode:
                      for grad, bits in zip(self.backward_graph(args), self.gradient_dependencies, strict=True))
 
 
+#: Of torch's older `vmap`, by which `autograd.grad` takes several tangents at once.
+_is_batch: Any = torch_private.get_or("torch._C._functorch.is_legacy_batchedtensor", lambda tensor: False)
 _skip_frames: Final = torch_private.get_or("torch._C._dynamo.eval_frame.set_code_exec_strategy", None)
 _strategy: Final = torch_private.get_or("torch._C._dynamo.eval_frame._FrameExecStrategy", None)
 _actions: Final = torch_private.get_or("torch._C._dynamo.eval_frame._FrameAction", None)

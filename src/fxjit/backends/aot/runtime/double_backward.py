@@ -1,8 +1,9 @@
 """Double backward: a backward graph cannot be differentiated, so under `create_graph=True` the captured graph runs once more,
 operator by operator, and autograd derives that.
 
-The autograd node keeps the graph's inputs for it. A graph of which a second derivative was wanted once runs as it was
-captured from then on: to run the compiled one as well would cost more than eager does.
+Tangents that are batches of them go through it, too. The autograd node keeps the graph's inputs for it. A graph of which a
+second derivative was wanted once runs as it was captured from then on: to run the compiled one as well would cost more than
+eager does.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class DoubleBackward:
         return tuple(self._graph(*inputs))
 
     def gradients(self, kept: Kept, tangents: Sequence[int], given: Sequence[Any]) -> tuple[Any, ...]:
-        """The gradients of the inputs, which can be differentiated, from those of the outputs at `tangents`: the graph's, and
-        after them the intermediates that some are views of."""
+        """The gradients of the inputs, which can be differentiated while gradients are recorded, from those of the outputs at
+        `tangents`: the graph's, and after them the intermediates that some are views of."""
         if not self.wanted:
             self._on_first()
         self.wanted = True
@@ -52,6 +53,7 @@ class DoubleBackward:
         if versions != _C.tensor_versions(inputs, self._differentiated):
             raise RuntimeError("an input of a compiled graph was written to in place between its forward and its second "
                                "derivative, which is computed from that input's old contents: give the graph a clone")
+        records = torch.is_grad_enabled()
         with torch.enable_grad():
             given_to = list(inputs)
             for index in self._differentiated:  # one tensor may be several inputs
@@ -61,7 +63,7 @@ class DoubleBackward:
             outputs += [outputs[index]._base for index in self._views]
             pairs = [(outputs[index], given[index]) for index in tangents if given[index] is not None]
             found = torch.autograd.grad([output for output, _ in pairs], by, [grad for _, grad in pairs],
-                                        create_graph=True, allow_unused=True)
+                                        create_graph=records, allow_unused=True)
         gradients: list[Any] = [None] * len(inputs)
         for index, gradient in zip(self._differentiated, found, strict=True):
             gradients[index] = gradient
