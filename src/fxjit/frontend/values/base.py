@@ -227,6 +227,8 @@ class Value:
 
     def nb_bool(self, t: Tracer) -> Value:
         if self.is_constant():
+            if self.as_constant() is NotImplemented:  # it warns each time, or raises
+                t.break_("data-branch", value=self.describe())
             return t.make(bool(self.as_constant()))
         pytype = self.pytype()
         if hasattr(pytype, "__len__"):

@@ -343,7 +343,7 @@ def equal(t: Tracer, a: Value, b: Value) -> bool:
 def truth(t: Tracer, v: Value) -> bool:
     """`bool(v)`; breaks where that is known only at run time."""
     for _ in range(3):
-        if v.is_constant() and not isinstance(v, GuardedOperators):
+        if v.is_constant() and not isinstance(v, GuardedOperators) and v.as_constant() is not NotImplemented:
             break
         v = v.nb_bool(t)
     if not v.is_constant():
