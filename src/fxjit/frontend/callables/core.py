@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -24,7 +25,15 @@ from fxjit.frontend.values.calls import callable_name, fold_call, function, hand
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.concrete import NotConcrete, concrete
-from fxjit.frontend.values.descriptors import guard_bases, is_trusted, look_up, metaclass_of, written, written_classes
+from fxjit.frontend.values.descriptors import (
+    guard_bases,
+    is_trusted,
+    look_up,
+    may_say_class,
+    metaclass_of,
+    written,
+    written_classes,
+)
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
@@ -321,7 +330,7 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     if isinstance(known, _PROTOCOL_META) and getattr(known, "_is_protocol", False):
         return _is_protocol_instance(t, obj, known)
     if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
-        said = _said_class(t, obj)
+        said = _said_class(t, obj, _checked_class)
         return (said is not None and _subclass_of_constant(t, said, known)) or _subclass_of_constant(t, pytype, known)
     if module_of(type(known)).startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
         return _subclass_of_constant(t, pytype, known)
@@ -336,17 +345,25 @@ def _has_tensor_type(t: Tracer, obj: Value, cls: Any) -> bool:
 
 
 def _says_so(t: Tracer, obj: Value, cls: type) -> bool:
-    said = _said_class(t, obj)
+    said = _said_class(t, obj, protocol.getattr_or_none)
     return said is not None and issubclass(said, cls)
 
 
-def _said_class(t: Tracer, obj: Value) -> type | None:
-    """The class that a proxy passes itself off as: its own class has a `__class__`."""
-    if look_up(t, obj.pytype(), "__class__")[1] is object:
+def _said_class(t: Tracer, obj: Value, get: Callable[[Tracer, Value, str], Value | None]) -> type | None:
+    """The class that a proxy passes itself off as."""
+    if not may_say_class(t, obj.pytype()):
         return None
-    said = protocol.getattr_(t, obj, "__class__")
-    known = said.as_constant() if said.is_constant() else None
+    said = get(t, obj, "__class__")
+    known = said.as_constant() if said is not None and said.is_constant() else None
     return known if isinstance(known, type) else None
+
+
+def _checked_class(t: Tracer, obj: Value, name: str) -> Value:
+    """The attribute, as abstract base classes read it."""
+    said = protocol.getattr_(t, obj, name)
+    if said.is_constant() and not isinstance(said.as_constant(), type):
+        t.raise_(TypeError, "issubclass() arg 1 must be a class")
+    return said
 
 
 _PROTOCOL_META: Any = type(typing.Protocol)

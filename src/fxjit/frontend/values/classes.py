@@ -19,7 +19,7 @@ from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.traits import GuardedOperators, SuperLookup
-from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.frontend.values.untraceable import StandInValue, UntraceableValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
 from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
@@ -540,7 +540,7 @@ def _wrap_super(t: Tracer, obj: super, source: Source) -> Value:
 
 @wraps_if(_reads_by_itself, order=0)
 def _wrap_unreadable(t: Tracer, obj: object, source: Source) -> Value:
-    return UntraceableValue(obj, source, "attribute-unsupported", value="an object of a metaclass", name="__getattribute__")
+    return StandInValue(obj, source, "attribute-unsupported", value="an object of a metaclass", name="__getattribute__")
 
 
 @wraps(type, subclasses=True)

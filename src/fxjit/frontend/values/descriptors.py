@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from typing import Any, Final
 
 from fxjit import _C
@@ -89,6 +90,13 @@ def has_own_reading(cls: type) -> bool:
     anybody reads of its classes, and tracing reads much. What a class of C reads with (pybind11's metaclass) runs none of the
     program's code. Runs no code of the program's."""
     return any(not _reads_in_c(each) for each in mro_of(cls) if "__getattribute__" in namespace_of(each))
+
+
+def may_say_class(t: Tracer, cls: type) -> bool:
+    """Whether objects of `cls` may give another `__class__` than their type: a class on the way to it has one, or a
+    `__getattribute__` of the program's, or they are weak proxies, which give that of what they stand for. Guarded."""
+    found = [look_up(t, cls, name)[1] for name in ("__class__", "__getattribute__")]
+    return found[0] is not object or has_own_reading(cls) or cls in weakref.ProxyTypes
 
 
 def _reads_in_c(cls: type) -> bool:

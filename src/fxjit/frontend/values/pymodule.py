@@ -9,7 +9,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, instance_dicts
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.namespaces import NamespaceValue, known_namespace, namespace_value
-from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.frontend.values.untraceable import StandInValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import HasAttr, IdIs
 from fxjit.guards.source import AttrSource, ConstSource, InstanceDictSource, Source
@@ -100,6 +100,6 @@ class PyModuleValue(Value):
 def _wrap_module(t: Tracer, obj: types.ModuleType, source: Source) -> Value:
     own = any(descriptors.look_up(t, type(obj), name)[1] is not types.ModuleType for name in ("__getattribute__", "__dict__"))
     if own or "__name__" not in (obj.__dict__ or ()):  # one made by `__new__` alone has not even a namespace
-        return UntraceableValue(obj, source, "attribute-unsupported", value="module", name="__getattribute__")
+        return StandInValue(obj, source, "attribute-unsupported", value="module", name="__getattribute__")
     t.guard(IdIs(source, obj))
     return PyModuleValue(obj, source)

@@ -85,3 +85,10 @@ class UntraceableValue(Value):
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         self.refuse(t)
+
+
+class StandInValue(UntraceableValue):
+    """One that may give another `__class__` than its type: of a class with a `__getattribute__` of its own, or a weak proxy."""
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        self.refuse(t)

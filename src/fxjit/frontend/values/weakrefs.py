@@ -16,7 +16,7 @@ from fxjit.frontend.values.keys import compares_by_identity
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.traits import Indistinct, Reference
-from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.frontend.values.untraceable import StandInValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import AttrSource, CallSource, Source
@@ -157,7 +157,7 @@ def _make_another(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
 @wraps(weakref.ProxyType, weakref.CallableProxyType)
 def _wrap_proxy(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    return UntraceableValue(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
+    return StandInValue(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
 
 
 @wraps(weakref.ref, weakref.KeyedRef)
