@@ -217,7 +217,7 @@ PROGRAMS: dict[str, Program] = {
     "unprofitable": Program(lambda x: (x * 2).sin(), lambda: [leaf(3)], {"backend": "native"}),
 }
 #: Rules of single calls have tests of their own below.
-OF_CALLS = {"input-aliasing", "double-backward"}
+OF_CALLS = {"input-aliasing", "double-backward", "uncounted-write"}
 #: And of graphs that are too long (test_budget.py).
 OF_TIME = {"over-budget"}
 #: Rules of distributed tensors, which programs on several ranks meet (tests/distributed/test_dtensor.py).
@@ -290,6 +290,22 @@ def test_a_call_whose_inputs_alias_otherwise_runs_as_captured(backend: str) -> N
     torch.testing.assert_close(compiled(same, same.view(4)), write_to_first(other, other.view(4)))
     torch.testing.assert_close(same, other)
     assert counters["run_as_captured"]["input-aliasing"] == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_call_that_writes_to_what_counts_no_writes_runs_as_captured(backend: str) -> None:
+    compiled = fxjit.compile(write_to_first, backend=backend)
+    y, former = torch.rand(4), []
+    torch.testing.assert_close(compiled(torch.ones(4), y), write_to_first(torch.ones(4), y))
+    assert not counters["run_as_captured"]
+    for run in (write_to_first, compiled):
+        with torch.inference_mode():
+            former.append(torch.ones(4))
+        former[-1].data = torch.ones(4)
+        with pytest.raises(RuntimeError, match="[Ii]nference tensor"):
+            run(former[-1], y)
+    assert former[0].tolist() == former[1].tolist() == [2, 2, 2, 2]
+    assert counters["run_as_captured"]["uncounted-write"] == 1
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
