@@ -134,6 +134,36 @@ def test_a_tensor_over_an_array_is_of_the_mode_it_is_made_in(made_inside, backen
     assert run(fxjit.compile(program, backend=backend)) == run(program)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("first_read", ["before", "inside", "behind"])
+def test_arrays_from_outside_that_a_block_of_another_mode_writes(first_read, inside, outside, backend):
+    class Holder:
+        def __init__(self):
+            self.array = np.arange(6, dtype=np.float32)
+
+    def program(holder, x):
+        y = holder.array[0] + x if first_read == "before" else x
+        with torch.inference_mode(inside):
+            if first_read != "behind":
+                holder.array += 1
+            z = x + 1
+        holder.array *= 2
+        made = torch.from_numpy(holder.array)
+        return y, z, made, made.is_inference()
+
+    def run(function):
+        holder, found = Holder(), []
+        for _ in range(2):
+            with torch.inference_mode(outside):
+                x = torch.ones(2)
+                found.append([*described(function(holder, x)[:3]), function(holder, x)[3], holder.array.tolist()])
+        return found
+
+    assert run(fxjit.compile(program, backend=backend)) == run(program)
+
+
 def writes_and_views(x):
     x[0].mul_(2.0)
     return x, x.unsqueeze(0)

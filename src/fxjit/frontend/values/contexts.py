@@ -335,6 +335,7 @@ class InferenceModeValue(GuardedValue):
 
     def enter(self, t: Tracer) -> Value:
         torch_private.need("inference_mode in compiled code")
+        t.new_source_state("inference mode").setdefault("at the start", torch.is_inference_mode_enabled())
         self.open(t, torch_private.get("torch.autograd.grad_mode._enter_inference_mode"), self.mode)
         return t.make(None)
 

@@ -113,8 +113,8 @@ class ArrayValue(Value):
         """`torch.as_tensor(array)`: a tensor over the array's memory; a scalar has none to share."""
         if self.scalar:
             return t.emit("clone", [self.tensor])
-        if torch.is_inference_mode_enabled() and not self.tensor.fake.is_inference():  # which no alias of the tensor is
-            t.break_("numpy-differs", function="torch.from_numpy", why="under inference mode it makes an inference tensor")
+        if torch.is_inference_mode_enabled() is not self.tensor.fake.is_inference():  # which no alias of the tensor is
+            t.break_("numpy-differs", function="torch.from_numpy", why="it makes a tensor of the mode that is on")
         return _alias(t, self.tensor)
 
     def _refuse(self, t: Tracer, what: str) -> NoReturn:
@@ -706,7 +706,9 @@ def writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 @wraps(np.ndarray, subclasses=True)
 def _wrap_array(t: Tracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    tensor = writable_tensor(obj) if config.trace_numpy else None
+    # Guards and the graph get the tensor that is made when the frame begins, in the mode that is on then.
+    with torch.inference_mode(t.new_source_state("inference mode").get("at the start", torch.is_inference_mode_enabled())):
+        tensor = writable_tensor(obj) if config.trace_numpy else None
     if tensor is None:
         return UntraceableValue(obj, source, "numpy-function", function="ndarray (of a kind that no tensor can stand for)")
     t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), True))
