@@ -39,7 +39,8 @@ PyInit__C(void)
         return NULL;
     }
     const part_init parts[] = {
-        fxjit_tensor_init, fxjit_tree_init, fxjit_entries_init,
+        fxjit_tensor_init, fxjit_tensor_words_init, fxjit_tensor_memory_init, fxjit_process_state_init,
+        fxjit_tree_init,   fxjit_entries_init,
         fxjit_hook_init,   fxjit_call_init, fxjit_modules_init, fxjit_ranges_init, fxjit_signals_init,
         fxjit_cuda_init,   fxjit_program_init, fxjit_tiers_init,
     };

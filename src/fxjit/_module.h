@@ -12,6 +12,9 @@ int fxjit_call_init(PyObject *module);     /* _call.c */
 int fxjit_ranges_init(PyObject *module);   /* _ranges.c */
 int fxjit_signals_init(PyObject *module);  /* _signals.c */
 int fxjit_tensor_init(PyObject *module);   /* _tensor.c */
+int fxjit_tensor_words_init(PyObject *module);   /* _tensor_words.c */
+int fxjit_tensor_memory_init(PyObject *module);  /* _tensor_memory.c */
+int fxjit_process_state_init(PyObject *module);  /* _process_state.c */
 int fxjit_tree_init(PyObject *module);     /* guards/_tree.c */
 int fxjit_cuda_init(PyObject *module);     /* backends/native/runtime/_cuda.c */
 int fxjit_program_init(PyObject *module);  /* backends/native/executor/_program.c */

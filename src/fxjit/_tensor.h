@@ -78,31 +78,6 @@ fxjit_tensor_is_plain(PyObject *obj)
 /* tensor.requires_grad: 1, 0, or -1 with an exception. */
 int fxjit_tensor_requires_grad(PyObject *tensor);
 
-/* State of the process and of this thread, as one number each. Apart from grad mode these are asked of functions that
- * torch exports without promising to; tensor_shim.py compares each with what Python says before it is used. */
-typedef enum {
-    FXJIT_GRAD_MODE,
-    FXJIT_INFERENCE_MODE,
-    FXJIT_AUTOCAST,              /* 0: off for every device */
-    FXJIT_DEFAULT_DTYPE,         /* the shim's code */
-    FXJIT_DETERMINISTIC,
-    FXJIT_TORCH_FUNCTION,        /* 0: in force */
-    FXJIT_TORCH_FUNCTION_MODES,  /* how many */
-    FXJIT_DISPATCH_MODES,        /* how many */
-    FXJIT_FUNCTORCH_LEVELS,      /* 0: none */
-    FXJIT_FLOAT32_PRECISION,     /* 0: float32 is multiplied in full; process_state.py has the rest */
-    FXJIT_KEEPS_GRAPH,           /* inside backward: whether the autograd graph is retained */
-    FXJIT_JIT_TRACING,           /* 0: torch.jit.trace is not at work */
-    FXJIT_NUM_STATES,
-} fxjit_state;
-
-/* Whether torch exports what it takes. */
-int fxjit_state_known(fxjit_state state);
-/* Only where fxjit_state_known. */
-int64_t fxjit_state_now(fxjit_state state);
-/* The state of this name; -1 with an exception if there is none, or it is not known. */
-int fxjit_state_index(PyObject *name);
-
 /* A symbol of torch's libraries, NULL when there is none of this name. */
 void *fxjit_torch_symbol(const char *name);
 

@@ -18,7 +18,7 @@ import torch
 
 from fxjit import torch_private
 
-#: torch's names of backend and operator, in the order of `_tensor.c`'s number.
+#: torch's names of backend and operator, in the order of `_process_state.c`'s number.
 _PRODUCTS = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul")
 _REDUCED = {"tf32": 2, "bf16": 3}  # at::Float32Precision's numbers; all else is full precision
 
@@ -94,7 +94,7 @@ def _float32_precision() -> str:
 
 
 def float32_code(precision: str) -> int:
-    """The same as the number that `_tensor.c` reads."""
+    """The same as the number that `_process_state.c` reads."""
     names = dict(each.split("=") for each in precision.split())
     return sum(_REDUCED[names[product]] << 2 * place for place, product in enumerate(_PRODUCTS) if product in names)
 

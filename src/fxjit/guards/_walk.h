@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "../_process_state.h"
 #include "../_tensor.h"
 #include "_checks.h"
 #include "_shape_program.h"

@@ -142,7 +142,7 @@ _READERS: dict[str, Callable[[], Hashable]] = {
     "jit_tracing": lambda: torch._C._get_tracing_state() is not None,
 }
 
-# The value each nearly always has, the state of _tensor.h that is then 0, and the function of torch whose result is then
+# The value each nearly always has, the state of _process_state.h that is then 0, and the function of torch whose result is then
 # as given.
 _COMMON: dict[str, tuple[Hashable, str, Callable[[], object], object]] = {
     "autocast": (None, "autocast", torch._C._is_any_autocast_enabled, False),
