@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
+from fxjit.homes import module_of
+
 from . import _C, logs, regions
 from .arguments import described, file_of, is_nn_module
 from .errors import ArtifactError, InvalidArgument
@@ -113,7 +115,7 @@ def _described(options: RegionOptions, target: Any) -> dict[str, Any]:
     chosen = {"backend": options.chosen_backend, "mode": options.mode, "options": options.options,
               "fullgraph": options.fullgraph, "dynamic": options.dynamic}
     code = _code_of(target)
-    return {"module": getattr(named, "__module__", None), "name": getattr(named, "__qualname__", type(target).__qualname__),
+    return {"module": module_of(named) or None, "name": getattr(named, "__qualname__", type(target).__qualname__),
             "is module": is_nn_module(target), "file": code.co_filename if code is not None else None, "code": _digest(target),
             "compiled with": chosen}
 

@@ -6,18 +6,17 @@ folder `listen`. `unsupported` makes the error that `fullgraph=True` raises wher
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from types import CodeType
 from typing import Any
 
 from . import config, logs
 from .counters import counters
 from .errors import SkipFrame, Unsupported, UserStack
+from .origins import is_installed, is_library
 from .reasons import Explained, explain_reason
 
 _breaks_log = logs.artifact("graph_breaks")
@@ -307,24 +306,6 @@ def user_frames(user_stack: UserStack | None) -> tuple[traceback.FrameSummary, .
 def _callers() -> list[traceback.FrameSummary]:
     """The frames of the user's program that are running: those above the frame that is being compiled."""
     return [frame for frame in traceback.extract_stack() if not is_installed(frame.filename)]
-
-
-def is_installed(filename: str) -> bool:
-    """A file that is no part of the program: a library's, or a package's that is installed."""
-    return filename.startswith("<frozen ") or is_library(filename) or f"{os.sep}site-packages{os.sep}" in filename
-
-
-@cache
-def is_library(filename: str) -> bool:
-    """A file of torch, of fxjit or of the standard library."""
-    path = os.path.normpath(filename)
-    if f"{os.sep}site-packages{os.sep}" not in path and path.startswith(_STANDARD_LIBRARY):
-        return True
-    return path.startswith(_OWN_FILES) or f"{os.sep}site-packages{os.sep}torch{os.sep}" in path
-
-
-_STANDARD_LIBRARY = os.path.dirname(os.path.normpath(traceback.__file__)) + os.sep
-_OWN_FILES = os.path.dirname(os.path.normpath(__file__)) + os.sep
 
 
 def break_text(why: Explained, user_stack: UserStack) -> str:

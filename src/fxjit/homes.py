@@ -1,4 +1,5 @@
-"""The module that an object says it is of (`__module__`), which classes and functions may not have or may have anything for.
+"""The module that an object says it is of (`__module__`), which classes and functions may not have or may have anything for,
+and the names that messages call objects by.
 
 `type("A", (), {})` run where there is no `__name__` makes a class whose `__module__` raises AttributeError.
 """
@@ -23,3 +24,18 @@ def module_of(obj: object) -> str:
 def package_of(obj: object) -> str:
     """The first part of its module's name."""
     return module_of(obj).partition(".")[0]
+
+
+def name_with_module(obj: object) -> str:
+    """How messages call a function, a class, or a method of a builtin type; without the module where that is `builtins`."""
+    owner = getattr(obj, "__objclass__", None)
+    if owner is not None:
+        return f"{owner.__name__}.{getattr(obj, '__name__', obj)}"
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or repr(obj)
+    module = module_of(obj)
+    return f"{module}.{name}" if module not in ("", "builtins") else str(name)
+
+
+def target_name(target: Callable[..., object] | str) -> str:
+    """How messages call what a node of a graph calls: a function, or a method of tensors by its name."""
+    return f"Tensor.{target}" if isinstance(target, str) else name_with_module(target)

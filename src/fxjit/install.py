@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from fxjit.homes import module_of
+
 from . import api, config, dropin, stance, torch_private
 from .backends import registry
 from .errors import ConfigError, displayed, near
@@ -146,7 +148,7 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
         """Torch registers its own backends through this one too, when they are first looked for; those stay with torch."""
         if compiler_fn is None:
             return functools.partial(register_backend, name=name, tags=tags)
-        if getattr(compiler_fn, "__module__", "").startswith("torch."):
+        if module_of(compiler_fn).startswith("torch."):
             return register_theirs(compiler_fn, name, tags)
         return registry.register_backend(compiler_fn, name, tags)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from fxjit.homes import module_of
+
 _NOT_THERE: Final = object()
 
 
@@ -142,7 +144,7 @@ def innermost(function: Any) -> Any:
 
 
 def _belongs_to(package: str, function: Any) -> bool:
-    found = getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", None)
+    found = getattr(function, "__globals__", {}).get("__name__") or module_of(function)
     return str(found).partition(".")[0] == package
 
 

@@ -27,6 +27,7 @@ import torch.fx
 
 from . import config, logs, torch_private
 from .errors import AccuracyError
+from .homes import module_of
 
 _log = logs.artifact("compile")
 #: Where torch has no way to leave the fake mode, a graph compiled under one is written without being reduced.
@@ -209,7 +210,7 @@ def _import_of(name: str, value: Any) -> str:
         return f"{name} = type(None)"
     if isinstance(value, float):
         return f"{name} = float({str(value)!r})"
-    module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", name)
+    module, qualname = module_of(value), getattr(value, "__qualname__", name)
     if module and "." not in qualname and "<" not in qualname:
         return f"from {module} import {qualname} as {name}"
     return f"{name} = None  # {value!r} has no name to import it by"

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import inspect
 import operator
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxjit import torch_private
 from fxjit.homes import module_of, package_of
+from fxjit.origins import Whose, origin_of
 from fxjit.tensor_wrappers import is_wrapper_class, storages
 
 Node = torch.fx.Node
@@ -210,7 +210,7 @@ def acts_outside(node: Node) -> bool:
     target = node.target
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return _namespace(target) not in _OF_TENSORS
-    return not is_known(target) or str(getattr(target, "__module__", "")).startswith("torch.distributed")
+    return not is_known(target) or module_of(target).startswith("torch.distributed")
 
 
 def drops_nothing(node: Node) -> bool:
@@ -250,7 +250,7 @@ def runs_once(target: Any) -> bool:
 
 def _is_of_a_package(fn: types.FunctionType) -> bool:
     """Whether an installed package has its code; torch and fxjit do not count."""
-    return f"{os.sep}site-packages{os.sep}" in fn.__code__.co_filename and package_of(fn) not in ("torch", "fxjit")
+    return origin_of(fn.__code__.co_filename).whose is Whose.PACKAGE and package_of(fn) not in ("torch", "fxjit")
 
 
 def may_raise_on(overload: OpOverload, given: Sequence[Sequence[torch.Tensor]]) -> bool:
@@ -288,7 +288,7 @@ def is_known(target: Any) -> bool:
     unless that is a wrapper of the program's own function (`is_opaque`)."""
     if isinstance(target, (str, torch._ops.OperatorBase, OpOverloadPacket)):
         return True
-    package = (getattr(target, "__module__", None) or "builtins").partition(".")[0]
+    package = package_of(target) or "builtins"
     return package in _KNOWN_PACKAGES and not getattr(target, "is_opaque", False)
 
 

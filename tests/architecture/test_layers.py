@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
        "counters", "events", "debug", "schemas", "fake_execution", "fake_strides", "collectives", "tensor_wrappers",
        "overlap", "autocast_composites",
-       "homes", "applied", "torch_compat", "torch_private"}
+       "homes", "origins", "applied", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "progress": {"config"},
     "logs": {"config", "errors"},
     "counters": {"config", "errors"},
-    "events": {"config", "errors", "reasons", "logs", "counters"},
+    "events": {"config", "errors", "reasons", "logs", "counters", "origins"},
     "debug": {"config", "errors", "reasons", "logs", "counters", "events"},
     "pythons": set(),
     "process_state": {"torch_private"},
@@ -41,8 +41,9 @@ LAYERS: dict[str, set[str]] = {
     "collector": {"forks"},
     "generated": set(),
     "homes": set(),
+    "origins": set(),
     "applied": set(),
-    "schemas": {"homes", "tensor_wrappers", "torch_private"},
+    "schemas": {"homes", "origins", "tensor_wrappers", "torch_private"},
     "fake_execution": {"fake_strides", "torch_compat", "torch_private"},
     "fake_strides": {"torch_private"},
     "tensor_wrappers": {"homes", "torch_private"},
@@ -136,7 +137,7 @@ LAYERS: dict[str, set[str]] = {
     "report": LOW | {"resume"},
     "explain": LOW | {"api", "options", "report", "stored"},
     "profiler": LOW,
-    "replacements": set(),
+    "replacements": {"homes"},
     "surface": {"errors", "replacements"},
     "dropin": LOW | {"profiler", "replacements", "surface"},
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "replacements", "stance"},

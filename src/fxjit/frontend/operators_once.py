@@ -18,13 +18,12 @@ import torch
 from torch._ops import OpOverload
 
 from fxjit import torch_private
-from fxjit.events import is_installed
 from fxjit.frontend.interp.machine import running
 from fxjit.frontend.interp.resumability import is_in_try, why_not_resumable
 from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
-from fxjit.frontend.values.torchfn import name_of
-from fxjit.homes import package_of
+from fxjit.homes import package_of, target_name
+from fxjit.origins import is_installed
 from fxjit.schemas import Observer, overloads_of, runs_once, updated_statistics
 
 if TYPE_CHECKING:
@@ -46,15 +45,15 @@ class OperatorsOnce:
             return Observer() if self._any and _may_break(t) and ((t.effects and _goes_on(t)) or _is_under_handler(t)) else None
         if _may_break(t):
             if _is_under_handler(t):
-                t.break_("call-operator-in-try", function=_shown(target))
+                t.break_("call-operator-in-try", function=target_name(target))
             if is_programs(target) and (t.effects or _has_written(t)) and _goes_on(t):
-                t.break_("call-operator-behind-effects", function=_shown(target))
+                t.break_("call-operator-behind-effects", function=target_name(target))
         self._any = True
         return None
 
     def behind(self, t: Trace, target: Target, observer: Observer) -> None:
         if observer.may_raise:
-            t.break_("operator-may-raise", operator=_shown(target))
+            t.break_("operator-may-raise", operator=target_name(target))
 
 
 def _may_break(t: Trace) -> bool:
@@ -85,10 +84,6 @@ def _is_under_handler(t: Trace) -> bool:
         if any(isinstance(value, WithExitValue) and not value.resumable for value in frame.stack):
             return True
     return False
-
-
-def _shown(target: Target) -> str:
-    return f"Tensor.{target}" if isinstance(target, str) else name_of(target)
 
 
 def is_programs(target: Any) -> bool:

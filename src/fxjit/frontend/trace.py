@@ -68,6 +68,7 @@ from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSam
 from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
+from fxjit.homes import target_name
 from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
 
@@ -351,18 +352,18 @@ class Trace:
             self.operators_once.behind(self, target, observer or watcher)
         if observer is not None and observer.collective:
             why = f"it communicates by `c10d.{observer.collective}`"
-            self.break_("call-collective", function=_target_name(target), why=why)
+            self.break_("call-collective", function=target_name(target), why=why)
         if self.policy.decided_on_random():
-            self.break_("data-random", value=f"what {_target_name(target)} is given")
+            self.break_("data-random", value=f"what {target_name(target)} is given")
         if on_current_gpu(result, (node_args, node_kwargs)):
             queried = CallSource(ConstSource(torch.cuda.current_device, "current_device"))
             self.guard(ConstIs(queried, result.device.index))
         if observer is not None and observer.asked and not self.break_points.captures_scalars:
             # A function of the program's that went on without, and would do so whenever it is given fake tensors.
-            self.break_("data-dependent-operator", operator=_target_name(target), error="it asks a tensor for its numbers")
+            self.break_("data-dependent-operator", operator=target_name(target), error="it asks a tensor for its numbers")
         if observer is not None and observer.refused:
             # It caught what fake tensors refuse, and came to something else than with real ones.
-            self.break_("data-dependent-operator", operator=_target_name(target), error=observer.refused.split("\n")[0])
+            self.break_("data-dependent-operator", operator=target_name(target), error=observer.refused.split("\n")[0])
         for_self = self._same_tensor(result, args)
         node = self.builder.call(target, node_args, node_kwargs, result, stack_text(self.frame))
         if observer is not None:
@@ -411,16 +412,16 @@ class Trace:
                   observer or contextlib.nullcontext(), rewriting, autocast_in_composites()):
                 return self.policy.run(run, captures)
         except NotFunctional as error:
-            self.break_("call-collective", function=_target_name(target), why=str(error))
+            self.break_("call-collective", function=target_name(target), why=str(error))
         except DATA_DEPENDENT as error:
             _let_go_of_frames(error)
-            self.break_("data-dependent-operator", operator=_target_name(target), error=str(error).split("\n")[0])
+            self.break_("data-dependent-operator", operator=target_name(target), error=str(error).split("\n")[0])
         except UNSUPPORTED as error:
             _let_go_of_frames(error)
-            self.break_("operator-without-fake-kernel", operator=_target_name(target), error=str(error).split("\n")[0])
+            self.break_("operator-without-fake-kernel", operator=target_name(target), error=str(error).split("\n")[0])
         except Exception as error:  # eager raises it for the real arguments, or something else
             _let_go_of_frames(error)
-            self.break_("operator-raised", operator=_target_name(target),
+            self.break_("operator-raised", operator=target_name(target),
                         error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
     @contextlib.contextmanager
@@ -546,7 +547,7 @@ class Trace:
             overrides.note_class(self, type(result))
             return type(result)
         if not isinstance(result, (FakeTensor, torch.nn.Parameter)):
-            name = _target_name(node.target)  # type: ignore[arg-type]  # a call's target
+            name = target_name(node.target)  # type: ignore[arg-type]  # a call's target
             self.break_("tensor-subclass", type=type(result).__qualname__, why=f"{name} gives it, and {NO_WRAPPER}")
         return torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
 
@@ -557,7 +558,7 @@ class Trace:
         what = ("a nested tensor" if result.is_nested else "a quantized tensor" if result.is_quantized
                 else f"layout {result.layout}" if result.layout is not torch.strided else None)
         if what is not None:
-            self.break_("tensor-layout", layout=what, why=f"the result of {_target_name(node.target)}")  # type: ignore[arg-type]  # a call's target
+            self.break_("tensor-layout", layout=what, why=f"the result of {target_name(node.target)}")  # type: ignore[arg-type]  # a call's target
 
     def _wrap_item(self, node: torch.fx.Node, index: int, item: Any) -> Value:
         if is_plain_constant(item):
@@ -782,14 +783,6 @@ def _let_go_of_frames(error: BaseException | None) -> None:
         while error is not None:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
-
-
-def _target_name(target: Callable[..., object] | str) -> str:
-    if isinstance(target, str):
-        return f"Tensor.{target}"
-    module = getattr(target, "__module__", None)
-    name = getattr(target, "__name__", None) or str(target)
-    return f"{module}.{name}" if module else name
 
 
 def _label(obj: object) -> str:

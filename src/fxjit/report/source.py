@@ -12,6 +12,7 @@ from typing import Any
 
 from fxjit import events
 from fxjit.events import FrameSkipped, GraphBreak
+from fxjit.origins import is_library
 
 COLOURS = 8
 #: Of pages that show source: light or dark as the reader's other programs are.
@@ -107,7 +108,7 @@ def _ranges(*tables: Iterable[Place]) -> Iterator[tuple[str, int, int]]:
     for table in tables:
         for file, line in table:
             by_file[file].add(line)
-    by_file = {file: by_file[file] for file in by_file if not events.is_library(file)} or by_file
+    by_file = {file: by_file[file] for file in by_file if not is_library(file)} or by_file
     for file, numbers in sorted(by_file.items()):
         first = last = None
         for number in sorted(numbers):

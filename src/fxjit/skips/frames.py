@@ -8,11 +8,8 @@ everything under it.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from typing import Any
 
 from fxjit import config
 from fxjit.homes import module_of, package_of
+from fxjit.origins import Whose, origin_of
 
 from . import marks
 from .modules import PASSED_BY, TORCH_ENTERED, TORCH_OF_PROGRAMS, TORCH_RECURSIVE
@@ -83,35 +81,23 @@ def is_librarys(code: CodeType, globals: Mapping[str, Any]) -> bool:
 def _is_entered(code: CodeType) -> bool:
     if code.co_qualname not in TORCH_ENTERED:
         return False
-    folder = _torch_folder()
-    return bool(folder) and code.co_filename.replace("\\", "/").startswith((folder + "nn/", folder + "optim/"))
+    origin = origin_of(code.co_filename)
+    return origin.whose is Whose.TORCH and origin.inner.startswith(("nn/", "optim/"))
 
 
-@functools.lru_cache(maxsize=4096)
 def _file_verdict(filename: str) -> FrameVerdict:
-    path = filename.replace("\\", "/")
-    if path.startswith("<frozen "):
-        return _passed("the import system")
-    if path.startswith("<"):
-        return TOUCH
-    torch_folder = _torch_folder()
-    if torch_folder and path.startswith(torch_folder):
-        inner = path[len(torch_folder) :]
-        if inner.startswith(TORCH_OF_PROGRAMS):
-            return TOUCH
-        return _passed("torch", recursive=inner.startswith(TORCH_RECURSIVE))
-    if path.startswith(_OWN_FOLDER):
-        # The demo's models stand for a user's.
-        return TOUCH if path == f"{_OWN_FOLDER}demo.py" else _passed("fxjit")
-    for folder in _SITE_FOLDERS:
-        if path.startswith(folder):
-            package = path[len(folder) :].partition("/")[0].removesuffix(".py")
-            return _passed(f"the package {package}") if package in PASSED_BY else TOUCH
-    if path.startswith(_STDLIB_FOLDERS):
-        module = path.rpartition("/lib/python")[2].partition("/")[2].partition("/")[0].removesuffix(".py")
-        if module == "test":  # CPython's own tests are programs, not a library of theirs
-            return TOUCH
-        return _passed(f"the standard library: {module}")
+    origin = origin_of(filename)
+    match origin.whose:
+        case Whose.TORCH:
+            if origin.inner.startswith(TORCH_OF_PROGRAMS):
+                return TOUCH
+            return _passed("torch", recursive=origin.inner.startswith(TORCH_RECURSIVE))
+        case Whose.PACKAGE:
+            return _passed(f"the package {origin.package()}") if origin.package() in PASSED_BY else TOUCH
+        case Whose.STANDARD_LIBRARY:
+            return _passed(f"the standard library: {origin.package()}")
+        case Whose.IMPORT_SYSTEM | Whose.FXJIT:
+            return _passed(origin.whose.value)
     return TOUCH
 
 
@@ -177,27 +163,3 @@ def _is_tensor_library(value: object) -> bool:
 
 def _passed(rule: str, recursive: bool = False) -> FrameVerdict:
     return FrameVerdict(True, recursive, "skip-internal", rule)
-
-
-def _folder(path: str) -> str:
-    return path.replace("\\", "/").rstrip("/") + "/"
-
-
-@functools.cache
-def _found_torch_folder(path: str) -> str:
-    return _folder(os.path.dirname(path))
-
-
-def _torch_folder() -> str:
-    file = getattr(sys.modules.get("torch"), "__file__", None)
-    return _found_torch_folder(file) if file else ""
-
-
-_OWN_FOLDER = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_PATHS = sysconfig.get_paths()
-_SITE_FOLDERS = tuple({_folder(_PATHS[name]) for name in ("purelib", "platlib")})
-# Inside a virtual environment the library is the base installation's, perhaps through a link.
-_STDLIB_FOLDERS = tuple(
-    {_folder(path) for name in ("stdlib", "platstdlib") for path in (_PATHS[name], os.path.realpath(_PATHS[name]))}
-    | {_folder(os.path.dirname(os.__file__)), _folder(os.path.dirname(os.path.realpath(os.__file__)))}
-)

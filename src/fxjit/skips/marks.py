@@ -18,6 +18,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from fxjit.errors import InvalidArgument, displayed
+from fxjit.homes import module_of
 
 
 class Mark(Enum):
@@ -127,7 +128,7 @@ def described() -> tuple[str, ...]:
     """The marks on functions, as text: what a stored entry depends on beside code and guards. What functions do that are traced
     in the place of others (`substitutes`), it does not say."""
     marked = [(fn, mark.value) for fn, mark in _marks] + [(fn, "substitute") for fn, _ in _substitutes]
-    named = [(str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", type(fn))), _first_line(fn), how)
+    named = [(module_of(fn), str(getattr(fn, "__qualname__", type(fn))), _first_line(fn), how)
              for fn, how in marked]
     codes = [(code.co_filename, code.co_qualname, code.co_firstlineno, "disabled") for ref, value in tuple(_codes.values())
              if isinstance(value, Disabled) and (code := ref()) is not None]
@@ -159,7 +160,7 @@ def _original_of_optimizer(fn: Any) -> Callable[..., Any] | None:
     if not str(attributes.get(_DISABLE_REASON) or "").startswith("optimizer "):
         return None
     target = attributes.get(_ORIGINAL)
-    return target if str(getattr(target, "__module__", "")).startswith("torch.optim.") else None
+    return target if module_of(target).startswith("torch.optim.") else None
 
 
 def _original_of_tagging(fn: Any) -> Callable[..., Any] | None:

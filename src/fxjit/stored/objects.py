@@ -365,7 +365,7 @@ def _meaning(obj: Any, pinned: bool, inside: tuple[Any, ...]) -> Any:
     if isinstance(obj, types.FunctionType):
         return _function(obj, inside)
     if type(obj) is _CACHED:
-        inner = _meaning(obj.__wrapped__, is_pinned(getattr(obj, "__module__", None)), inside)
+        inner = _meaning(obj.__wrapped__, is_pinned(module_of(obj)), inside)
         return ["cached", *obj.cache_parameters().values(), inner, obj in process_state.counted]
     if isinstance(obj, type):
         return ["class", [f"{module_of(base)}.{base.__qualname__}" for base in obj.__mro__ or ()], obj.__flags__ & _LASTING]

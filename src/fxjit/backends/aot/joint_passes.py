@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
+
+from fxjit.schemas import returns_alias
 
 from ..graph.edit import copy_in_layout, outputs_of, set_outputs, where_or_zero
 from ..graph.facts import view_root
@@ -23,8 +26,6 @@ _ARITHMETIC = {aten.add, aten.sub, aten.rsub, aten.mul, aten.neg, aten.abs, aten
 #: What the partitioner takes for fused with what it reads, beside pointwise operators.
 _FUSED = {aten.sum, aten.mean, aten.amax, aten.var, aten.var_mean, aten.std, aten.any, aten.argmax, aten.clone, aten._to_copy,
           aten.sum_to_size, aten.index, aten.gather}  # fmt: skip
-_VIEWS = {aten.view, aten._unsafe_view, aten.reshape, aten.slice, aten.t, aten.expand, aten.as_strided, aten.permute,
-          aten.transpose, aten.select, aten.split, aten.squeeze, aten.unsqueeze, aten.alias}  # fmt: skip
 _EXTREMES = {aten.max.default, aten.min.default, aten.amax.default, aten.amin.default, aten.linalg_vector_norm.default}
 
 
@@ -100,12 +101,12 @@ def _ancestors(values: list[Any]) -> set[torch.fx.Node]:
 
 def _is_stored(node: torch.fx.Node, forward: set[torch.fx.Node]) -> bool:
     """Whether backward reads it, or a view of it, by what is not fused with it. Of a view its base says that."""
-    if _packet(node) in _VIEWS or node.target is operator.getitem:
+    if _is_view(node) or node.target is operator.getitem:
         return False
     waiting = [node]
     while waiting:
         for user in waiting.pop().users:
-            if _packet(user) in _VIEWS:
+            if _is_view(user):
                 waiting.append(user)
             elif user not in forward and not (_is_pointwise(user) or _packet(user) in _FUSED):
                 return True
@@ -118,7 +119,7 @@ def _is_output(node: torch.fx.Node) -> bool:
         for user in waiting.pop().users:
             if user.op == "output":
                 return True
-            if _packet(user) in _VIEWS:
+            if _is_view(user):
                 waiting.append(user)
     return False
 
@@ -141,17 +142,21 @@ def _is_cheap(node: torch.fx.Node) -> bool:
         each = waiting.pop()
         if each in chain:
             continue
-        if not (_is_pointwise(each) or _packet(each) in _VIEWS):
+        if not (_is_pointwise(each) or _is_view(each)):
             sources.update([each] if _bytes_of(each) * 2 >= _bytes_of(node) else [])
             continue
         chain.add(each)
         # Powers of a given exponent are products.
-        plain = _packet(each) in _ARITHMETIC or _packet(each) in _VIEWS or each.target is aten.pow.Tensor_Scalar
+        plain = _packet(each) in _ARITHMETIC or _is_view(each) or each.target is aten.pow.Tensor_Scalar
         costly += not plain
         if len(chain) > FEW or costly > COSTLY:
             return False
         waiting += each.all_input_nodes
     return len(sources) <= 1
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and returns_alias(node.target)
 
 
 def _is_pointwise(node: torch.fx.Node) -> bool:

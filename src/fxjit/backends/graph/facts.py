@@ -164,7 +164,7 @@ def changes_state(node: Node) -> bool:
     if node.op != "call_function":
         return False
     target: Any = node.target
-    if getattr(target, "changes_state", False) or getattr(target, "__module__", None) in _MODE_MODULES:
+    if getattr(target, "changes_state", False) or module_of(target) in _MODE_MODULES:
         return True
     # A function of torch's C++ that is no operator and gives no tensor is called for such an effect.
     is_builtin = isinstance(target, types.BuiltinFunctionType) and module_of(target).startswith("torch")

@@ -18,13 +18,14 @@ from fxjit import collectives, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
-from fxjit.frontend.values.calls import callable_name, fold_call, handles
+from fxjit.frontend.values.calls import fold_call, handles
 from fxjit.frontend.values.contexts import ContextValue, entered_managers
 from fxjit.frontend.values.distributed import ProcessGroupValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import LengthIs
 from fxjit.guards.source import AttrSource, ConstSource, Source
+from fxjit.homes import name_with_module
 from fxjit.torch_private import optional
 
 _coalescing_manager: Any = optional("torch.distributed.distributed_c10d._coalescing_manager")
@@ -68,7 +69,7 @@ class _InPlace:
         self.given = {name: t.make(each).realize() for name, each in bound.arguments.items()}
 
     def refuse(self, why: str) -> NoReturn:
-        self.t.break_("call-collective", function=callable_name(self.fn), why=why)
+        self.t.break_("call-collective", function=name_with_module(self.fn), why=why)
 
     def constant(self, name: str) -> Any:
         value = self.given[name]

@@ -21,7 +21,7 @@ from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import choices, protocol
 from fxjit.frontend.values.base import Raised, Value, callable_type
-from fxjit.frontend.values.calls import callable_name, fold_call, function, handles
+from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.concrete import NotConcrete, concrete
@@ -45,7 +45,7 @@ from fxjit.frontend.values.sets import unpack_in_any_order
 from fxjit.frontend.values.text_buffers import BufferValue
 from fxjit.guards.kinds import IdIs, PythonCheck
 from fxjit.guards.source import ConstSource, ItemSource
-from fxjit.homes import module_of
+from fxjit.homes import module_of, name_with_module
 
 # -- about one object -------------------------------------------------------------------------------------------
 
@@ -573,7 +573,7 @@ def sorted_(t: Tracer, values: Value, /, *, key: Value | None = None, reverse: V
 def _writes_outside(fn: Any) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        t.break_("call-print", function=callable_name(fn))
+        t.break_("call-print", function=name_with_module(fn))
 
 
 for _outside in (input, open):

@@ -14,9 +14,10 @@ from typing import Any
 from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.calls import Handler, Stage, callable_name, exact, resolve, resolves
+from fxjit.frontend.values.calls import Handler, Stage, exact, resolve, resolves
 from fxjit.frontend.values.deferred import snapshot
 from fxjit.frontend.values.namespaces import known_namespace
+from fxjit.homes import module_of, name_with_module
 
 
 @resolves(Stage.DEFERRED)
@@ -37,7 +38,7 @@ def is_reorderable(fn: object) -> bool:
 
 def _defers_by_itself(fn: object) -> bool:
     """Those of logging and warnings put calls off in their own way, which keeps the user's line."""
-    module = getattr(fn, "__module__", None)
+    module = module_of(fn)
     return module in (logging.__name__, warnings.__name__, "_warnings") and exact(fn) is not None
 
 
@@ -50,7 +51,7 @@ def _later(fn: Any) -> Handler:
         given = _snapshots(t, now, first_as_it_is=isinstance(fn, types.FunctionType))
         somewhere_else = kwargs["file"].realize().source is None if "file" in kwargs else _streams_are_changed(t)
         if given is None or (fn is print and somewhere_else):
-            t.break_("call-print", function=callable_name(fn))
+            t.break_("call-print", function=name_with_module(fn))
         if "file" in kwargs:
             given.append(kwargs["file"])
         names = (*(name for name in kwargs if name != "file"), *(("file",) if "file" in kwargs else ()))

@@ -30,7 +30,6 @@ from fxjit.frontend.values import descriptors, protocol, random_values
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import (
     Handler,
-    callable_name,
     fold_call,
     function,
     handles,
@@ -46,6 +45,7 @@ from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrapped import PartialValue, made_partial
 from fxjit.guards.kinds import ConstIs, HasAttr, IdIs, KeysAre
 from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource, ItemSource, Source
+from fxjit.homes import name_with_module
 
 # -- operator ---------------------------------------------------------------------------------------------------
 
@@ -592,7 +592,7 @@ def _hook_handler(fn: Callable[[], Any]) -> None:
     """Handler of what a debugger or a profiler has set, if anything."""
     @function(fn)
     def call(t: Tracer) -> Value:
-        return t.wrap(fn(), CallSource(ConstSource(fn, callable_name(fn)))).realize()
+        return t.wrap(fn(), CallSource(ConstSource(fn, name_with_module(fn)))).realize()
 
 
 for _hook in (sys.gettrace, sys.getprofile):
@@ -607,7 +607,7 @@ def _depends_on_process(fns: list[Any]) -> None:
 def _breaks(fn: Any, reason: str) -> None:
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        t.break_(reason, function=callable_name(fn))
+        t.break_(reason, function=name_with_module(fn))
 
 
 _depends_on_process([

@@ -18,10 +18,11 @@ from typing import Any, Final
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.calls import callable_name, handles, unknown_call
+from fxjit.frontend.values.calls import handles, unknown_call
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
+from fxjit.homes import name_with_module
 
 #: Of the process and the machine. What changes them ends the graph.
 _SETTINGS: Final[tuple[Any, ...]] = (
@@ -42,7 +43,7 @@ def _handle(queries: Iterable[Callable[..., Any]], *, of_files: bool) -> None:
 def _handler(query: Callable[..., Any], of_files: bool) -> Callable[[Tracer, list[Value], dict[str, Value]], Value]:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if of_files and (t.graph_acts_outside or t.effects.length()):
-            t.break_("call-subprocess", function=callable_name(query))
+            t.break_("call-subprocess", function=name_with_module(query))
         try:
             given = [concrete(arg) for arg in args]
             named = {name: concrete(arg) for name, arg in kwargs.items()}
@@ -52,7 +53,7 @@ def _handler(query: Callable[..., Any], of_files: bool) -> Callable[[Tracer, lis
         answer = protocol.fold(t, asked)
         if not answer.is_constant():
             unknown_call(t, query, args)
-        t.guard(ConstIs(CallSource(ConstSource(asked, callable_name(query))), answer.as_constant()))
+        t.guard(ConstIs(CallSource(ConstSource(asked, name_with_module(query))), answer.as_constant()))
         return answer
     return call
 

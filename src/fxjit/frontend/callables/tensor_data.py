@@ -23,7 +23,8 @@ from fxjit.frontend.values.numpy_numbers import with_known_scalars
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
-from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given, name_of
+from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given
+from fxjit.homes import name_with_module
 
 
 def _from_array(t: Tracer, data: Value) -> Value:
@@ -94,7 +95,7 @@ def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
     @handles(cls)
     def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if kwargs or tensors_in(args):
-            t.break_("tensor-argument", function=name_of(cls), value="a tensor", type="Tensor")
+            t.break_("tensor-argument", function=name_with_module(cls), value="a tensor", type="Tensor")
         wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
         if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
             return _of_data(t, torch.tensor, args[0], (), wanted)

@@ -24,10 +24,10 @@ from fxjit.frontend.values.contexts import autocast_opened
 from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
-from fxjit.frontend.values.torchfn import call_in_graph, name_of
+from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
-from fxjit.homes import module_of, package_of
+from fxjit.homes import module_of, name_with_module, package_of
 from fxjit.torch_private import optional
 
 # -- which C functions are operators -------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _require_no_transform(t: Tracer, function: str) -> None:
 def _level_handler(fn: Any, answer: object) -> Handler:
     """Queries of the level of transforms: known outside of them; the stand-ins of a function that one is given have none."""
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        _require_no_transform(t, name_of(fn))
+        _require_no_transform(t, name_with_module(fn))
         return t.make(answer)
     return call
 
@@ -170,7 +170,7 @@ def _state_handler(fn: Callable[..., Any]) -> Handler:
     """Read-only state of the process, as it is while tracing; what matters of it is guarded as ambient state."""
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not all(value.is_constant() for value in (*args, *kwargs.values())):
-            t.break_("call-c-extension", function=name_of(fn), module="torch")
+            t.break_("call-c-extension", function=name_with_module(fn), module="torch")
         return protocol.fold(t, lambda: fn(*[value.as_constant() for value in args],
                                            **{key: value.as_constant() for key, value in kwargs.items()}))
     return call
@@ -256,7 +256,7 @@ def _stand_in(t: Tracer, value: Value, fn: Callable[..., Any]) -> Any:
     if isinstance(value, TensorValue):
         return value.fake
     if not value.is_constant():
-        t.break_("tensor-argument", function=name_of(fn), value=value.describe(), type=value.pytype().__name__)
+        t.break_("tensor-argument", function=name_with_module(fn), value=value.describe(), type=value.pytype().__name__)
     return value.as_constant()
 
 
@@ -409,7 +409,7 @@ def _check_is_size(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
 def _refuse(reason: str, *functions: Any, **context: str) -> None:
     for fn in dict.fromkeys(functions):
         def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value], fn: Any = fn) -> Value:
-            t.break_(reason, function=name_of(fn), why=f"the result of {name_of(fn)}", **context)
+            t.break_(reason, function=name_with_module(fn), why=f"the result of {name_with_module(fn)}", **context)
         handles(fn)(refuse)
 
 
@@ -427,7 +427,7 @@ def _refuse_gradients(function: Any, place: int) -> None:
     @handles(function)
     def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         inputs = kwargs.get("inputs", args[place] if len(args) > place else None)
-        name = name_of(function)
+        name = name_with_module(function)
         t.break_("call-autograd-engine", function=name, why=f"the result of {name}", **observation(inputs))
 
 

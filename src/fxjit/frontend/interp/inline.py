@@ -28,7 +28,7 @@ from fxjit.frontend.interp.nesting import can_break_at_call, is_own, is_resume_f
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.calls import Handler, Stage, Substitute, callable_name, function, handles, resolves
+from fxjit.frontend.values.calls import Handler, Stage, Substitute, function, handles, resolves
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import compile_in_trace, other_compilers_manager
@@ -39,7 +39,7 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import specialized
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import IdIs
-from fxjit.homes import module_of, package_of
+from fxjit.homes import module_of, name_with_module, package_of
 from fxjit.skips import Verdict, function_verdict, marks
 from fxjit.skips.functions import is_bookkeeping, steering
 
@@ -166,7 +166,7 @@ _NOT_LOCALS: Final = frozenset({"f_back", "f_builtins", "f_code", "f_globals", "
 def _reads_own_frame(function: Callable[..., object]) -> None:
     @handles(function)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        name = callable_name(function)
+        name = name_with_module(function)
         frame = t.frame
         is_other = len(args) == 1 and not (args[0].is_constant() and args[0].as_constant() == 0)
         if frame is None or is_other or frame.instructions[frame.index + 1].argval in _NOT_LOCALS:

@@ -23,6 +23,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.arguments import refusal
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.concrete import NotConcrete, concrete
+from fxjit.homes import name_with_module
 from fxjit.skips import marks
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
@@ -228,13 +229,7 @@ def settled(t: Tracer, arg: Value) -> Value:
 
 def unknown_call(t: Tracer, fn: Any, args: Iterable[Value]) -> Any:
     """End the graph here: nothing is known about calling `fn` with these arguments."""
-    t.break_("call-builtin", function=callable_name(fn), args=", ".join(arg.describe() for arg in args))
-
-
-def callable_name(fn: Any) -> str:
-    module = getattr(fn, "__module__", None) or getattr(getattr(fn, "__objclass__", None), "__module__", None)
-    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
-    return name if module in (None, "builtins") else f"{module}.{name}"
+    t.break_("call-builtin", function=name_with_module(fn), args=", ".join(arg.describe() for arg in args))
 
 
 @resolves(Stage.EXACT)

@@ -31,6 +31,7 @@ from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
+from fxjit.homes import module_of
 
 #: Compared by type and value.
 PLAIN: Final[tuple[type, ...]] = (
@@ -117,7 +118,7 @@ class ConstantValue(Value):
         except AttributeError as error:
             t.raise_(AttributeError, *error.args)
         if isinstance(found, types.MethodType) and (
-                isinstance(self.obj, enum.Enum) or getattr(found.__func__, "__module__", None) == "inspect"):
+                isinstance(self.obj, enum.Enum) or module_of(found.__func__) == "inspect"):
             return t.call(t.make(types.MethodType), [t.make(found.__func__), self], None)
         if type(found) is types.MappingProxyType and self.source is None and type(self.obj) in _OPAQUE_SET:
             (behind,) = gc.get_referents(found)  # `signature.parameters`: as constant as what it belongs to

@@ -20,6 +20,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.guards.source import ApplySource
+from fxjit.homes import module_of
 from fxjit.schemas import name_of
 
 _INTEGERS: Final = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -101,7 +102,7 @@ def _is_plain(fake: object) -> bool:
 
 def _is_torchs(target: Any) -> bool:
     """An operator of Python's, a method of tensors, or a function of torch's."""
-    return isinstance(target, str) or getattr(target, "__module__", None) in ("_operator", "torch", None)
+    return isinstance(target, str) or module_of(target) in ("_operator", "torch", "")
 
 
 def _given(t: Tracer, node: torch.fx.Node) -> Value | None:

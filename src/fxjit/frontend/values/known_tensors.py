@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.homes import module_of
 from fxjit.schemas import is_known, name_of, uses_rng, writes
 
 _MOST_ELEMENTS: Final = 64
@@ -74,7 +75,7 @@ def _is_pure(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if node.op not in ("call_function", "call_method") or target is getattr:
         return False
-    module = getattr(target, "__module__", None) or "torch"
+    module = module_of(target) or "torch"
     is_plain = isinstance(target, str) or module.partition(".")[0] in ("torch", "_operator") or module == "fxjit.interop.numpy_"
     if not is_plain or not is_known(target) or "empty" in name_of(target) or writes(node) or uses_rng(node):
         return False

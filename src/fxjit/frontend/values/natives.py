@@ -22,6 +22,7 @@ from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
+from fxjit.homes import module_of, name_with_module
 
 
 class BuiltinValue(Value):
@@ -35,7 +36,7 @@ class BuiltinValue(Value):
         return type(self.fn)
 
     def describe(self) -> str:
-        return f"builtin `{builtin_name(self.fn)}`"
+        return f"builtin `{name_with_module(self.fn)}`"
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         handler = resolve(self.fn)
@@ -46,8 +47,8 @@ class BuiltinValue(Value):
         if is_pure(self.fn) and all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return protocol.fold(t, lambda: self.fn(
                 *[arg.as_constant() for arg in args], **{key: arg.as_constant() for key, arg in kwargs.items()}))
-        name, module = builtin_name(self.fn), getattr(self.fn, "__module__", None)
-        if module in (None, "builtins"):
+        name, module = name_with_module(self.fn), module_of(self.fn)
+        if module in ("", "builtins"):
             t.break_("call-builtin", function=name, args=", ".join(arg.describe() for arg in args))
         t.break_("call-c-extension", function=name, module=module)
 
@@ -120,19 +121,9 @@ _PURE_BUILTINS: Final = frozenset({
 def is_pure(fn: Any) -> bool:
     """Whether a C function gives the same for the same constants, and does nothing else."""
     try:
-        return fn in _PURE_BUILTINS or getattr(fn, "__module__", None) in _PURE_MODULES
+        return fn in _PURE_BUILTINS or module_of(fn) in _PURE_MODULES
     except TypeError:
         return False
-
-
-def builtin_name(fn: Any) -> str:
-    """How messages call a C function."""
-    owner = getattr(fn, "__objclass__", None)
-    if owner is not None:
-        return f"{owner.__name__}.{fn.__name__}"
-    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
-    module = getattr(fn, "__module__", None)
-    return name if module in (None, "builtins") else f"{module}.{name}"
 
 
 class BuiltinMethodValue(Value):

@@ -20,6 +20,7 @@ from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.known_tensors import known_elements
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.homes import module_of
 from fxjit.tensor_wrappers import is_wrapper_class
 
 Args = Sequence[Value]
@@ -93,7 +94,7 @@ def is_torchs(fn: Any) -> bool:
     elif isinstance(fn, _OF_C):
         return True
     else:
-        module = getattr(fn, "__module__", None) or ""
+        module = module_of(fn)
     return module == "torch" or module.startswith("torch.")
 
 

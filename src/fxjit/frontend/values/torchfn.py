@@ -27,7 +27,7 @@ from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
-from fxjit.homes import module_of
+from fxjit.homes import module_of, name_with_module, package_of
 from fxjit.overlap import have_common_element
 from fxjit.schemas import is_known
 from fxjit.skips import marks
@@ -44,7 +44,7 @@ Kwargs = Mapping[str, Value]
 def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
     """`fn(*args, **kwargs)` as one node of the graph."""
     named = dict(kwargs)
-    name = name_of(fn)
+    name = name_with_module(fn)
     if (mark := marks.mark_of(fn)) is marks.Mark.DISALLOW_IN_GRAPH:
         t.break_("user-disallowed", function=fn)
     elif mark is marks.Mark.FORBID_IN_GRAPH:
@@ -76,7 +76,7 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
 def _has_form_without_out(fn: Callable[..., Any]) -> bool:
     """Functions of torch's do; operators by name and the program's own may have `out` as an argument like others."""
     is_function = isinstance(fn, (types.BuiltinFunctionType, types.FunctionType))
-    return is_function and (getattr(fn, "__module__", None) or "torch").partition(".")[0] == "torch"
+    return is_function and package_of(fn) in ("", "torch")
 
 
 def _call_with_out(
@@ -86,10 +86,10 @@ def _call_with_out(
     AOTAutograd, which turns `out=` into calls without, would give it these: where they differ, the result is copied, unless
     what is written is read too: eager refuses that, or reads as far as it has written."""
     target = _as_target(fn)
-    with t.dry_run(name_of(fn)):
+    with t.dry_run(name_with_module(fn)):
         made = tensors_in([t.emit(target, args, {key: arg for key, arg in named.items() if key != "out"})])
     if [tuple(each.fake.shape) for each in outs] != [tuple(each.fake.shape) for each in made]:
-        t.break_("tensor-out", function=name_of(fn), why="it is resized")
+        t.break_("tensor-out", function=name_with_module(fn), why="it is resized")
     read = tensors_in([*args, *(arg for key, arg in named.items() if key != "out")])
     if all(map(_laid_out_alike, outs, made)) or any(have_common_element(a.fake, b.fake) for a in outs for b in read):
         return t.emit(target, args, named)
@@ -131,13 +131,6 @@ def is_given(kwargs: Kwargs, name: str) -> bool:
     return value is not None and not (value.is_constant() and value.as_constant() is None)
 
 
-def name_of(fn: Any) -> str:
-    """The callable's name with its module, for reasons."""
-    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or str(fn)
-    module = getattr(fn, "__module__", None)
-    return f"{module}.{name}" if module else str(name)
-
-
 class TorchFunctionValue(Value):
     """A callable object of torch that is one node when called: `torch.ops.aten.add.Tensor` and its like."""
 
@@ -158,7 +151,7 @@ class TorchFunctionValue(Value):
         return self.fn
 
     def describe(self) -> str:
-        return name_of(self.fn)
+        return name_with_module(self.fn)
 
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(self.fn, HigherOrderOperator):

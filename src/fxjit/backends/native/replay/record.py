@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxjit import debug, torch_private
 from fxjit.errors import InvalidArgument
+from fxjit.homes import module_of
 
 from ..decompositions import define_own_operators
 from ..lower.table import meta_of
@@ -113,7 +114,7 @@ def _node_record(gm: torch.fx.GraphModule, node: torch.fx.Node) -> dict[str, Any
 def _target_name(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
-    module, name = _MODULES.get(getattr(target, "__module__", "")), getattr(target, "__name__", "")
+    module, name = _MODULES.get(module_of(target)), getattr(target, "__name__", "")
     if module is None or getattr(importlib.import_module(module), name, None) is not target:
         raise NotRecordable(f"the call of {target}")
     return f"{module}:{name}"
