@@ -273,7 +273,7 @@ def _backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Val
 @method("requires_grad_")
 def _requires_grad_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     (wanted,) = _arguments(t, args, kwargs, "requires_grad")
-    tensor.set_requires_grad(t, wanted is None or protocol.truth(t, wanted))
+    tensor.set_requires_grad(t, t.make(True) if wanted is None else wanted)
     return tensor
 
 
@@ -281,7 +281,7 @@ def _requires_grad_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) 
 def _detach_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """A graph takes only what it made itself out of the autograd graph."""
     if tensor.fake.requires_grad and tensor.source is not None:
-        tensor.set_requires_grad(t, False)
+        tensor.set_requires_grad(t, t.make(False))
     return t.emit("detach_", [tensor])
 
 

@@ -74,7 +74,7 @@ class ChosenTensor(TensorValue, WrappedOutput, Indistinct):
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self.distinguish(t)
 
-    def set_requires_grad(self, t: Tracer, wanted: bool) -> None:
+    def set_requires_grad(self, t: Tracer, value: Value) -> None:
         self.distinguish(t)
 
     def rebuild(self, cg: Rebuilder) -> None:

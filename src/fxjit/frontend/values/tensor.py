@@ -235,18 +235,31 @@ class TensorValue(GraphTensor, SuperLookup):
             return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, t.make(self.cls)), [t.make(name)], None)
         t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
-    def set_requires_grad(self, t: Tracer, wanted: bool) -> None:
-        """`tensor.requires_grad = wanted`: whether a tensor is a leaf is not something an operator changes."""
+    def set_requires_grad(self, t: Tracer, value: Value) -> None:
+        """`tensor.requires_grad = value`, which may raise even where `value` is what it is already."""
+        if value.pytype() is not bool:
+            self._refuse_requires_grad(t, "it is given another thing than a bool")
+        if overrides.entered_transforms(t):
+            self._refuse_requires_grad(t, "functions that are transformed cannot set it")
+        wanted = protocol.truth(t, value)
+        if wanted and self.fake.is_inference() and not torch.is_inference_mode_enabled():
+            self._refuse_requires_grad(t, "an inference tensor is outside of inference mode")
+        self.make_leaf(t, wanted)
+
+    def make_leaf(self, t: Tracer, wanted: bool) -> None:
+        """Whether a tensor is a leaf is not something an operator changes."""
         if self.fake.requires_grad != wanted and not t.make_leaf(self, wanted):
-            t.break_("value-set-attribute", name="requires_grad", value=self.describe(), type=self.cls.__name__,
-                     why="a graph cannot make a leaf of the autograd graph")
+            self._refuse_requires_grad(t, "a graph cannot make a leaf of the autograd graph")
+
+    def _refuse_requires_grad(self, t: Tracer, why: str) -> NoReturn:
+        t.break_("value-set-attribute", name="requires_grad", value=self.describe(), type=self.cls.__name__, why=why)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
         if overrides.intercepts_attribute(t, self, name):
             overrides.refuse(t, f"`{name}` of a tensor is written", [self])
         if name == "requires_grad" and value is not None and value.is_constant():
-            self.set_requires_grad(t, bool(value.as_constant()))
+            self.set_requires_grad(t, value)
             return
         if is_wrapper_class(self.cls) and name != "grad":
             wrappers.refuse_write(t, self, name)

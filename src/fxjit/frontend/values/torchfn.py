@@ -67,7 +67,7 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     before = [tuple(out.fake.shape) for out in outs]
     result = t.emit(_as_target(fn), args, named)
     if makes_leaf and isinstance(result, TensorValue):
-        result.set_requires_grad(t, True)
+        result.make_leaf(t, True)
     if before != [tuple(out.fake.shape) for out in outs]:
         t.break_("tensor-out", function=name, why="it is resized")
     return result
