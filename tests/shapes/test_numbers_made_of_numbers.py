@@ -67,6 +67,57 @@ def test_one_graph_for_all_values(name: str, backend: str) -> None:
     assert backend != "eager" or counter.frame_count <= (2 if shifts else 4)
 
 
+OF_TWO: dict[str, Callable[[torch.Tensor, int, int], Any]] = {
+    "gcd": lambda x, a, b: x * math.gcd(a, b),
+    "comb": lambda x, a, b: x * math.comb(a, b),
+    "of a size": lambda x, a, b: x[: math.gcd(a, b)] + math.lcm(x.shape[0], a),
+    "of one of two": lambda x, a, b: x * math.gcd(math.comb(a, b), a),
+    "hypot": lambda x, a, b: (x * math.hypot(a, b / 3), math.atan2(a, b)),
+    "divmod": lambda x, a, b: (x * divmod(a, b)[0], divmod(a, b)),
+    "pow with a modulus": lambda x, a, b: x * pow(a, b, 7),
+    "statistics": lambda x, a, b: x * statistics.stdev([a, b, 1]),
+    "a method of a product": lambda x, a, b: (x * (a * b).bit_length(), (a / b).as_integer_ratio()),
+    "a branch": lambda x, a, b: x if (a / b).is_integer() and math.gcd(a, b) < 5 else -x,
+    "of three": lambda x, a, b: x * math.gcd(a, b, x.shape[0] + 1),
+    "of one object": lambda x, a, b: x * math.gcd(a, math.gcd(a, b) * 2),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", OF_TWO)
+def test_one_graph_for_all_values_of_two_numbers(name: str, backend: str) -> None:
+    fxjit.reset()
+    counter = CompileCounter()
+    compiled = fxjit.compile(OF_TWO[name], backend=counter if backend == "eager" else backend)
+    for a, b in ((12, 5), (10, 6), (21, 14), (9, 3), (30, 12), (8, 7), (12, 5)):
+        x = torch.arange(20.0)
+        assert same(OF_TWO[name](x, a, b), compiled(x, a, b))
+    assert counter.frame_count <= (3 if name in ("of a size", "a branch") else 2)
+
+
+def test_what_raises_for_two_numbers_raises_as_in_eager() -> None:
+    def program(x: torch.Tensor, a: int, b: int) -> Any:
+        try:
+            return x * math.comb(a, b), divmod(a, b)
+        except (ValueError, ZeroDivisionError) as error:
+            return x, str(error)
+
+    class Holder:
+        a: Any = 4
+
+    def of_an_object(x: torch.Tensor, holder: Holder) -> torch.Tensor:
+        holder.a = math.gcd(holder.a, x.shape[0]) + 12
+        return x * math.gcd(holder.a, x.shape[0])
+
+    fxjit.reset()
+    compiled, two = fxjit.compile(program, backend="eager"), fxjit.compile(of_an_object, backend="eager")
+    for a, b in ((5, 3), (6, 4), (9, 2), (7, 0), (4, -1), (-4, 1), (8, 3), (7, 0)):
+        assert same(program(torch.ones(2), a, b), compiled(torch.ones(2), a, b))
+    ours, theirs = Holder(), Holder()
+    for size in (6, 4, 9, 12, 6):
+        assert same(of_an_object(torch.ones(size), theirs), two(torch.ones(size), ours)) and ours.a == theirs.a
+
+
 def test_what_has_no_whole_number_raises_as_in_eager() -> None:
     fxjit.reset()
     compiled = fxjit.compile(lambda x, n: x + round(n), backend="eager")

@@ -593,6 +593,17 @@ def test_an_entry_for_one_number_comes_before_one_for_any(new_process: NewProces
         assert stats().entries == 2
 
 
+def test_numbers_made_of_several_are_found_again(new_process: NewProcess, traces: list[str]) -> None:
+    text = HEAD + "import math\ndef fn(x, a, b):\n    return x * math.gcd(a, math.gcd(b, 60)) * math.hypot(a, b)\n"
+    for expected in (["fn", "fn"], []):
+        traces.clear()
+        module = new_process(text)
+        compiled = fxjit.compile(module.fn)
+        for a, b in ((12, 4), (9, 3), (30, 15), (9, 6)):
+            assert_same(compiled(torch.ones(2), a, b), module.fn(torch.ones(2), a, b))
+        assert traces == expected
+
+
 @pytest.mark.parametrize("log", ["graph_breaks", "graph_code", "output_code"])
 def test_who_wants_to_see_the_stages_has_them(new_process: NewProcess, traces: list[str], log: str) -> None:
     text = HEAD + PROGRAMS["a break"]

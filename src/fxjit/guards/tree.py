@@ -16,6 +16,7 @@ from fxjit import config, tensor_shim
 from fxjit._C import ACCESSORS, CHECKS, CONDITIONS, GuardTree, set_value_types, verify_fast_path
 from fxjit.guards.constants import VALUE_TYPES
 from fxjit.guards.kinds import Guard, GuardSet, Op
+from fxjit.guards.parts import OfParts, TogetherSource
 from fxjit.guards.source import BuiltinSource, GlobalSource, GlobalsSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 
@@ -76,6 +77,10 @@ class _Builder:
         self._num_slots = 0
 
     def add(self, index: int, guard: Guard) -> None:
+        if any(isinstance(source.root, TogetherSource) for source in guard.sources):
+            check = OfParts(guard)
+            self._late.append((index, tuple(self._slot(part, index) for part in check.parts), ("python", check)))
+            return
         for op in guard.ops:
             lowered = self._lower(op, guard)
             if lowered[0] in _RANK:

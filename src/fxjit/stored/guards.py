@@ -42,6 +42,7 @@ from fxjit.guards.kinds import (
     TensorIs,
     TypeIs,
 )
+from fxjit.guards.parts import TogetherSource
 from fxjit.guards.relation import Relation
 from fxjit.guards.shape_program import evaluate_program
 from fxjit.guards.source import ApplySource, ConstSource, ItemSource, Scope, Source, stored_length
@@ -113,7 +114,8 @@ class SourceTable:
         for each in reversed(chain):
             if each not in self._places:
                 base = None if each.base is None else self._places[each.base]
-                self.rows.append([type(each).__name__, base, *_source_data(each)])
+                parts = [self.place(part) for part in each.parts] if isinstance(each, TogetherSource) else None
+                self.rows.append([type(each).__name__, base, *(_source_data(each) if parts is None else [parts])])
                 self._places[each] = len(self.rows) - 1
         return self._places[source]
 
@@ -186,6 +188,8 @@ class Sources(Sequence[Source]):
             return cls(*arguments)  # type: ignore[no-any-return]  # a Source
         if kind == "ConstSource":
             return ConstSource(unpack(data[0]), data[1])
+        if kind == "TogetherSource":
+            return TogetherSource(tuple(self._found[part] for part in data[0]))
         if kind in (*_ROOTS, "GlobalsSource"):
             return cls(*data)  # type: ignore[no-any-return]  # a Source
         raise ValueError(f"{kind} is no source")

@@ -128,7 +128,8 @@ def divmod_(t: Tracer, a: Value, b: Value) -> Value:
 def pow_(t: Tracer, base: Value, exp: Value, mod: Value | None = None) -> Value:
     if mod is None or (mod.is_constant() and mod.as_constant() is None):
         return protocol.binary(t, "**", base, exp)
-    return fold_call(t, pow, [base, exp, mod])
+    found = computed(t, pow, [base, exp, mod])
+    return fold_call(t, pow, [base, exp, mod]) if found is None else found
 
 
 @function(round)

@@ -1,7 +1,7 @@
-"""Numbers that Python's own functions make of one that varies: the guards compute them before the frame starts.
+"""Numbers that Python's own functions make of those that vary: the guards compute them before the frame starts.
 
-No symbol has an expression for `math.gcd(n, 4)` or `round(x, 2)`. Where `n` is a number of the frame's, or follows from one by
-arithmetic with constants, the result is found again by the same calls: it is a number that varies by itself, as `n` is.
+No symbol has an expression for `math.gcd(n, m)` or `round(x, 2)`. Where `n` and `m` are numbers of the frame's, or follow from
+such by arithmetic, the result is found again by the same calls: it is a number that varies by itself, as `n` is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.guards.kinds import ConstIs
+from fxjit.guards.parts import TogetherSource, together
 from fxjit.guards.shapes import our_source
 from fxjit.guards.source import ApplySource, RandomSource, Source
 
@@ -25,21 +26,21 @@ _MOST_CALLS: Final = 8
 
 
 class NumberCall:
-    """A function of a number: `fn(*args, **named)`, where each argument is a constant, `...` for the number, or a `NumberCall`
-    of it; those by name are constants."""
+    """A function of a number, or of a tuple of numbers: `fn(*args, **named)`, where each argument is a constant, `...` for what
+    is given, or a `NumberCall` of it; those by name are constants."""
 
     __slots__ = ("args", "fn", "named")
 
-    def __init__(self, args: tuple[Any, ...], fn: Callable[..., Any], named: Mapping[str, Any] | None = None) -> None:
-        self.args, self.fn, self.named = args, fn, dict(named or {})
+    def __init__(self, args: tuple[Any, ...], fn: Callable[..., Any], named: tuple[tuple[str, Any], ...] = ()) -> None:
+        self.args, self.fn, self.named = args, fn, named
 
     def __call__(self, number: Any) -> Any:
         given = [number if arg is ... else arg(number) if type(arg) is NumberCall else arg for arg in self.args]
-        return self.fn(*given, **self.named)
+        return self.fn(*given, **dict(self.named))
 
     def __repr__(self) -> str:
         given = ["_" if arg is ... else repr(arg) for arg in self.args]
-        given += [f"{name}={arg!r}" for name, arg in self.named.items()]
+        given += [f"{name}={arg!r}" for name, arg in self.named]
         return f"{self.fn.__name__}({', '.join(given)})"
 
     def __eq__(self, other: object) -> bool:  # as text, constants differ by their type and sign, too
@@ -51,13 +52,18 @@ class NumberCall:
 
 def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value],
              kwargs: Mapping[str, Value] | None = None) -> Value | None:
-    """`fn(*args)` of constants, of what follows from one number that varies, and of lists and tuples of these, as tuples; None
+    """`fn(*args)` of constants, of what follows from numbers that vary, and of lists and tuples of these, as tuples; None
     where that is not known before the frame starts, and where it raises."""
     given: dict[Source, Any] = {}
     call = _call(fn, args, given, _MOST_CALLS, kwargs or {})
-    if call is None or len(given) != 1:
+    if call is None or not given:
         return None
-    ((base, known),) = given.items()
+    if len(given) == 1:
+        ((base, known),) = given.items()
+    else:
+        base, known = TogetherSource(tuple(given)), tuple(given.values())
+        call = _call(fn, args, given, _MOST_CALLS, kwargs or {})  # that there are several is known by now
+        assert call is not None
     try:
         result = call(known)
     except (ArithmeticError, TypeError, ValueError):  # the program's: the call itself raises it
@@ -70,7 +76,7 @@ def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value],
 
 
 def _found(t: Tracer, number: Any, call: NumberCall, base: Source) -> Value | None:
-    """What `call` of the number at `base` gives, which is `number` now."""
+    """What `call` of what is at `base` gives, which is `number` now."""
     source = ApplySource(base, call, repr(call))
     if type(number) is bool:
         t.guard(ConstIs(source, number))
@@ -80,7 +86,7 @@ def _found(t: Tracer, number: Any, call: NumberCall, base: Source) -> Value | No
 
 def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any], most: int,
           named: Mapping[str, Value] | None = None) -> NumberCall | None:
-    """The call as a function of the number in `given`, where it is put with the source at which it is found."""
+    """The call as a function of the numbers in `given`, where they are put with the sources at which they are found."""
     parts: list[Any] = []
     for arg in map(Value.realize, args):
         if arg.is_constant():
@@ -88,24 +94,25 @@ def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any
             if type(part) not in _NUMBERS and (type(part) is not tuple or any(type(each) not in _NUMBERS for each in part)):
                 part = None
         elif isinstance(arg, (TupleValue, ListValue)) and arg.pytype() in (tuple, list):
-            part = _call(_together, arg.items, given, most - 1) if most else None
+            part = _call(together, arg.items, given, most - 1) if most else None
         elif not isinstance(arg, SymValue):
             part = None
         elif arg.made is not None:
             part = _call(*arg.made, given, most - 1) if most else None
         else:
             found = _given(arg)
-            part = None if found is None else ...
             given.update([] if found is None else [found])
+            part = None if found is None else _place(found[0], given)
         if part is None:
             return None
         parts.append(part)
     known = {name: value.as_constant() if value.is_constant() else None for name, value in (named or {}).items()}
-    return None if any(type(value) not in _NUMBERS for value in known.values()) else NumberCall(tuple(parts), fn, known)
+    plain = all(type(value) in _NUMBERS for value in known.values())
+    return NumberCall(tuple(parts), fn, tuple(known.items())) if plain else None
 
 
-def _together(*numbers: Any) -> tuple[Any, ...]:
-    return numbers
+def _place(source: Source, given: dict[Source, Any]) -> Any:
+    return ... if len(given) == 1 else NumberCall((..., list(given).index(source)), operator.getitem)
 
 
 def _given(number: SymValue) -> tuple[Source, Any] | None:
