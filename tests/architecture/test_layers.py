@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
        "counters", "events", "debug", "schemas", "fake_execution", "fake_strides", "collectives", "tensor_wrappers",
        "overlap", "autocast_composites",
-       "homes", "origins", "applied", "torch_compat", "torch_private"}
+       "homes", "origins", "copied_context", "applied", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
@@ -42,6 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "generated": set(),
     "homes": set(),
     "origins": set(),
+    "copied_context": set(),
     "applied": set(),
     "schemas": {"homes", "origins", "tensor_wrappers", "torch_private"},
     "fake_execution": {"fake_strides", "torch_compat", "torch_private"},

@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from tests.differential import assert_same_as_eager
 
@@ -107,3 +108,27 @@ def test_errors_of_tokens() -> None:
         return refuses(token), refuses(other), UNSET.reset(other), y
 
     assert_same_as_eager(run, X, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_compile_leaves_nothing_in_the_context(backend: str) -> None:
+    """Neither torch's settings, which are context variables, nor the context of `decimal`, which sympy asks for."""
+    def run() -> list[str]:
+        linear = torch.nn.Linear(3, 3)
+        compiled = fxjit.compile(lambda x: linear(x).relu() * torch.numel(x), backend=backend)
+        for rows in (2, 4, 5):
+            compiled(torch.ones(rows, 3)).sum().backward()
+        return sorted(variable.name for variable in contextvars.copy_context())
+
+    assert contextvars.Context().run(run) == []
+
+
+def test_what_a_custom_backend_sets_stays_set() -> None:
+    seen: contextvars.ContextVar[int] = contextvars.ContextVar("seen", default=0)
+
+    def counting(gm, inputs):
+        seen.set(seen.get() + 1)
+        return gm
+
+    fxjit.compile(lambda x: x * 2, backend=counting)(torch.ones(3))
+    assert seen.get() == 1

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fxjit import config, process_state, torch_private
 from fxjit.autocast_composites import autocast_in_composites
 from fxjit.collectives import NotFunctional, made_functional
+from fxjit.copied_context import in_copied_context
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
 from fxjit.frontend import entries, kept_apart, writes
@@ -716,6 +717,7 @@ class Trace:
                 self.guards.add(guard)
 
 
+@in_copied_context
 def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
                 relied_on: list[GuardSet] | None = None, *, whole: bool = False) -> tuple[TraceResult, Trace]:
     """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole. Then, and where the caller may skip it

@@ -12,6 +12,7 @@ import torch.fx
 
 from fxjit import budget, config, debug, logs
 from fxjit.collectives import made_functional
+from fxjit.copied_context import in_copied_context
 from fxjit.counters import timed
 from fxjit.schemas import is_known
 
@@ -37,6 +38,7 @@ from .runtime.tangents import with_all_defined
 log = logs.artifact("aot_graphs")
 
 
+@in_copied_context
 def trace_and_compile(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig, shortens: bool = False,
 ) -> tuple[Callable[..., Any], CompiledArtifacts]:

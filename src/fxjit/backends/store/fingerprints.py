@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 
 from fxjit import process_state, torch_private
 from fxjit.applied import applied_class
+from fxjit.copied_context import in_copied_context
 from fxjit.homes import module_of, package_of
 from fxjit.schemas import OBSERVED, inner_graphs
 
@@ -120,7 +121,7 @@ def _state() -> Iterator[str]:
         [getattr(get, f"_get_{name}_sdp_enabled")() for name in ("cudnn", "flash", "mem_efficient", "math", "overrideable")],
         get._get_sdp_priority_order(), torch.backends.mha.get_fastpath_enabled(),
         torch.backends.opt_einsum.enabled, torch.backends.opt_einsum.strategy, torch.backends.cpu.get_cpu_capability(),
-        functorch_config.get_hash(), devices,
+        in_copied_context(functorch_config.get_hash)(), devices,
     ))  # fmt: skip
 
 
