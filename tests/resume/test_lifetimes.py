@@ -4,6 +4,7 @@ that is let go is closed there, an object of a function that returns goes with i
 from __future__ import annotations
 
 import gc
+import pprint
 
 import pytest
 import torch
@@ -314,3 +315,40 @@ def test_ends_come_when_they_come_in_eager(program, depth, resumes, no_collector
     with fxjit.config.patch(resume_in_loops=resumes, resume_in_try=resumes):
         for _ in range(2):
             assert story(compiled) == story(fn)
+
+
+class Keyed:
+    """Its hash is said by code of its class's."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return self.number
+
+    def __lt__(self, other):
+        return False
+
+
+@pytest.mark.parametrize("settings", [{}, {"compile_tensorless_frames": True, "allow_empty_graphs": True}], ids=["", "all"])
+def test_a_set_that_was_not_looked_at_stays_so_where_a_trace_ends(settings: dict[str, bool]) -> None:
+    """The texts go to a StringIO, which may be referred to weakly: what the stopped functions hold beside it is asked for. To
+    ask a set from outside for its elements runs their `__hash__`."""
+    def run(x):
+        plain = object()
+        keyed = Keyed(hash(plain))
+        first, second = (pprint.pformat(set(each), width=1) for each in ([keyed, plain], [plain, keyed]))
+        return x + 1, len(first), len(second)
+
+    def run_twice(x):
+        plain = object()
+        keyed = Keyed(hash(plain))
+        first = pprint.pformat(set([keyed, plain]), width=1)
+        second = pprint.pformat(set([plain, keyed]), width=1)
+        return x + 1, len(first), len(second)
+
+    x = torch.ones(2)
+    for fn in (run, run_twice):
+        with fxjit.config.patch(settings):
+            found, expected = fxjit.compile(fn, backend="eager")(x), fn(x)
+        assert found[0].equal(expected[0]) and found[1:] == expected[1:]

@@ -193,8 +193,9 @@ class Ends:
             seen.add(id(each))
             yield each
             if not isinstance(each, Lazy):
-                parts = list(self._parts(each))
-                todo += parts if isinstance(getattr(each, "items", None), list) else reversed(parts)
+                # Not by `getattr`: a set from outside that was not looked at would be, which runs code of its elements.
+                parts, is_sequence = list(self._parts(each)), isinstance(vars(each).get("items"), list)
+                todo += parts if is_sequence else reversed(parts)
 
     def _within(self, obj: object, depth: int, todo: deque[Value]) -> Iterator[object]:
         """The same of a real object: what the collector finds, which runs none of the program's code. What the trace changed is
