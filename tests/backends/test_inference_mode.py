@@ -188,3 +188,47 @@ def test_views_of_what_is_written_within_the_callers_inference_mode(program, req
             return str(error)
 
     assert run(fxjit.compile(program, backend=backend)) == run(program)
+
+
+def recording(x, p):
+    with torch.enable_grad():
+        y = torch.add(x, p.view(2, 2)[0, 0], alpha=5)
+        return y, x * p[0], p.view(2, 2), torch.nn.functional.linear(x, x) + p[1], p.flatten()
+
+
+def recording_from_here_on(x, p):
+    y = x * p[0]
+    torch.set_grad_enabled(True)
+    z = x * p[1]
+    torch.set_grad_enabled(False)
+    return y, z
+
+
+def recording_outside(x, p):
+    with torch.enable_grad():
+        y = x * p[0]
+        with torch.inference_mode(False):
+            z = p * 2
+        w = y + p[1]
+    return y, z, w
+
+
+def in_inference_mode(x, p):
+    with torch.inference_mode(), torch.enable_grad():
+        y = x * p[0]
+    return y, p * 2
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@pytest.mark.parametrize("fn", [recording, recording_from_here_on, recording_outside, in_inference_mode])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_grad_mode_records_nothing_in_inference_mode(backend, fn, inside) -> None:
+    def facts(fn):
+        p, x = torch.ones(4).requires_grad_(), torch.arange(12.0).view(3, 4)
+        with torch.inference_mode(inside), torch.set_grad_enabled(not inside):
+            found = fn(x, p)
+        return [(each.tolist(), each.requires_grad, each.is_leaf, each.is_inference(), each._is_view()) for each in found]
+
+    compiled = fxjit.compile(fn, backend=backend)
+    for _ in range(2):
+        assert facts(compiled) == facts(fn)

@@ -76,7 +76,8 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: B
 
 def _compile_whole(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> Call:
     """One autograd node for all of the graph; from the store, if it is there."""
-    if not torch.is_grad_enabled() and (recording := with_recording_off(gm)) is not None:
+    records = torch.is_grad_enabled() or torch.is_inference_mode_enabled()  # where nothing is recorded in any grad mode
+    if not records and (recording := with_recording_off(gm)) is not None:
         with torch.enable_grad(), recipe.noted() as notes:
             compiled_on = _compile_whole(recording, example_inputs, backend)
         inner = recipe.only(notes)
