@@ -3,9 +3,12 @@ stands before it and behind it is compiled. Without the setting the frame is ski
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from collections.abc import Callable
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -287,3 +290,78 @@ def calls_in_the_block(x: Any) -> Any:
 
 def test_what_the_block_calls_is_compiled_by_itself() -> None:
     assert operators(calls_in_the_block, torch.ones(2)) == [4, 3, 4]
+
+
+@contextlib.contextmanager
+def scaled(holder: Any, factor: float):
+    """Of the program's own, which a break inside enters for real."""
+    holder.scale *= factor
+    try:
+        yield holder.scale
+    finally:
+        holder.scale /= factor
+
+
+MANAGERS: dict[str, Callable[[Any], Any]] = {
+    "autocast": lambda holder: torch.autocast("cpu", dtype=torch.bfloat16),
+    "no_grad": lambda holder: torch.no_grad(),
+    "scaled": lambda holder: scaled(holder, 2.0),
+    "suppress": lambda holder: contextlib.suppress(AttributeError),
+    "lock": lambda holder: holder.lock,
+}
+
+
+def raises_in_two_blocks(x: Any, holder: Any, outer: Any, inner: Any) -> Any:
+    y = work(x)
+    with outer(holder):
+        with inner(holder):
+            y = y @ y
+            del holder.missing
+        y = y + 1
+    return work(y)
+
+
+def raises_between_two_blocks(x: Any, holder: Any, outer: Any, inner: Any) -> Any:
+    y = work(x)
+    with outer(holder):
+        with inner(holder):
+            y = y @ y
+        del holder.missing
+    return work(y)
+
+
+def raises_for_a_handler(x: Any, holder: Any, outer: Any, inner: Any) -> Any:
+    y = work(x)
+    try:
+        with outer(holder), inner(holder):
+            y = y @ y
+            del holder.missing
+    except AttributeError as error:
+        say(str(error))
+        raise ValueError("of the handler") from error
+    return work(y)
+
+
+@pytest.mark.parametrize("fn", [raises_in_two_blocks, raises_between_two_blocks, raises_for_a_handler])
+@pytest.mark.parametrize(("outer", "inner"), list(product(MANAGERS, MANAGERS)))
+@pytest.mark.parametrize("around", [False, True], ids=["", "around"])
+def test_exceptions_that_leave_blocks(around: bool, outer: str, inner: str, fn: Callable[..., Any]) -> None:
+    """A block that an exception has left is not left again by what runs the rest: no instruction of its exit is where CPython
+    could go on."""
+    def story(fn: Callable[..., Any]) -> Any:
+        SAID.clear()
+        holder = SimpleNamespace(scale=1.0, lock=threading.RLock())
+        managers = MANAGERS[outer], MANAGERS[inner]
+        try:
+            found = fn(torch.ones(2, 2, requires_grad=True), holder, *managers)
+            end: Any = found.tolist(), found.dtype, found.requires_grad
+        except (AttributeError, ValueError) as error:
+            end = repr(error), repr(error.__cause__), [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+                                                       if frame.name == fn.__name__]
+        return end, holder.scale, list(SAID), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    with fxjit.config.patch(compile_around_blocks=around):
+        fxjit.reset()
+        compiled = fxjit.compile(fn, backend="eager")
+        for _ in range(2):
+            assert story(compiled) == story(fn)

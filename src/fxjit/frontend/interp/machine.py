@@ -172,7 +172,7 @@ class Machine:
                 index = self.pc
                 self.index = index
                 self.pc = index + 1
-                if index in open_ground:
+                if index in open_ground and not resumability.is_handling(self):
                     grounds[index] = self.steps
                 instruction = instructions[index]
                 try:

@@ -56,4 +56,7 @@ def with_except_start(m: Machine, i: Instruction) -> None:
     if exc.source is None and _looks_at_tracebacks(exit_):
         m.t.break_("attribute-unsupported", value=exc.describe(), name="__traceback__")
     traceback = m.t.make(None) if exc.source is None else protocol.getattr_(m.t, exc, "__traceback__")
-    m.stack.append(m.t.call(exit_, [m.t.make(exc.pytype()), exc, traceback], None))
+    result = m.t.call(exit_, [m.t.make(exc.pytype()), exc, traceback], None)
+    if isinstance(exit_, WithExitValue):  # the block is left: a frame that breaks from here on has not to leave it again
+        m.stack[-1 - VERSION.with_exit_below] = exit_.exit
+    m.stack.append(result)

@@ -64,6 +64,12 @@ def open_ground(code: Code) -> frozenset[int]:
     return known
 
 
+def is_handling(machine: Machine) -> bool:
+    """Whether an exception lies on the stack, which could not be raised again with its traceback: also behind the exit of a
+    `with` that does not suppress it."""
+    return any(isinstance(value, PreviousExceptionValue) for value in machine.stack)
+
+
 def region_start(machine: Machine, step: int, reason: str) -> tuple[int, int] | None:
     """The last instruction that the root frame ran before the block in which it cannot be resumed at `step`, with its own step:
     CPython runs the frame from there. None where the frame is skipped, for `reason`."""
