@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
 from fxjit.fake_execution import DATA_DEPENDENT, python_dispatcher
+from fxjit.frontend.views_of_parts import faked
 from fxjit.guards.kinds import ConstIs, TensorIs
 from fxjit.guards.shapes import torch_source
 from fxjit.guards.source import AttrSource, InstanceDictSource
@@ -193,16 +194,19 @@ class ShapePolicy:
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
         if self.shape_env is None:
-            return self.fake_mode.from_tensor(tensor, static_shapes=True), frozenset()
+            return faked(tensor, lambda given: self.fake_mode.from_tensor(given, static_shapes=True)), frozenset()
         marked = marks(tensor, "_dynamo_dynamic_indices")
         context = self._context(tensor, source)
+        fake: torch.Tensor
         if is_wrapper(tensor):
             fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
         elif tensor.dim() == 0:
             # Without sizes there is nothing to be a symbol; torch would make one of the number in it, which nothing guards.
-            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), static_shapes=True)
+            fake = faked(tensor, lambda given: self.fake_mode.from_tensor(given, source=torch_source(source),
+                                                                          static_shapes=True))
         else:
-            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
+            fake = faked(tensor, lambda given: self.fake_mode.from_tensor(given, source=torch_source(source),
+                                                                          symbolic_context=context))
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # those of mark_unbacked are the input's own
         for each in flattened(fake):
             if each.dim() == 0:
