@@ -3,12 +3,15 @@ and a subclass's own is never called while tracing."""
 
 from __future__ import annotations
 
+import typing
+
 import pytest
 import torch
 from tests.differential import assert_same
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 import fxjit
+from fxjit.testing import CompileCounter, same
 
 
 class Counting(TorchFunctionMode):
@@ -269,3 +272,49 @@ def test_a_subclass_is_asked_as_often_as_in_eager():
         assert Named.looks == looks
         assert (type(got[0]), got[0].label, got[1:]) == (Named, expected[0].label, expected[1:])
         assert torch.equal(got[0].as_subclass(torch.Tensor), expected[0].as_subclass(torch.Tensor))
+
+
+class Scaled(typing.NamedTuple):
+    value: torch.Tensor
+    scale: torch.Tensor
+
+
+class ScaledTensor(Scaled):
+    """A named tuple that stands for a tensor, as those of quantization libraries do."""
+
+    def __new__(cls, value, scale):
+        return super().__new__(cls, value, scale if isinstance(scale, torch.Tensor) else torch.tensor(scale))
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.stack, torch.cat):
+            return NotImplemented
+        def plain(arg):
+            return arg.value * arg.scale if isinstance(arg, ScaledTensor) else arg
+
+        return cls(func(*map(plain, args), **{name: plain(arg) for name, arg in (kwargs or {}).items()}), 2.0)
+
+
+@pytest.mark.parametrize("run", [
+    lambda x, w: torch.nn.functional.linear(x, ScaledTensor(w, 3.0)),
+    lambda x, w: torch.mul(ScaledTensor(x, 2.0), ScaledTensor(w, x)),
+    lambda x, w: torch.stack(ScaledTensor(x, w)),
+    lambda x, w: torch.cat([ScaledTensor(x, 2.0), w]),
+    lambda x, w: torch.stack(ScaledTensor(Named(x, "x"), w)),
+    lambda x, w: torch.relu(input=ScaledTensor(x, w)),
+    lambda x, w: torch.max(ScaledTensor(x, w), dim=0),
+], ids=["of a constructor", "two", "as a sequence", "in a sequence", "of a subclass", "by name", "several results"])
+def test_a_tuple_that_stands_for_a_tensor(run):
+    def guarded(x, w):
+        try:
+            return run(x, w)
+        except TypeError as error:
+            return str(error)
+
+    counter = CompileCounter()
+    compiled = fxjit.compile(guarded, backend=counter)
+    for _ in range(2):
+        x, w = torch.arange(9.0).view(3, 3), torch.eye(3)
+        expected, got = guarded(x, w), compiled(x, w)
+        assert type(expected) is type(got) and same(expected, got)
+    assert counter.frame_count <= 1

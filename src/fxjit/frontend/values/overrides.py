@@ -23,6 +23,7 @@ from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
+from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.guards.source import namespace_of
 from fxjit.homes import module_of
@@ -292,6 +293,9 @@ class _StandIns:
         if cls is slice:
             return slice(None)
         if has_torch_function(cls) and protocol.type_lookup(cls, "__del__") is NOT_IMPLEMENTED:
+            part = builtin_part(value)
+            if isinstance(part, TupleValue):  # a list of tensors to a function that takes one
+                return tuple.__new__(cls, map(self.of, part.items))
             with suppress(TypeError):  # of abstract classes, and those that C lays out
                 return object.__new__(cls)  # torch looks at nothing but its class
         refuse(self.t, f"a function of torch is given `{value.describe()}` with it", self.asked)
