@@ -344,3 +344,24 @@ def test_sizes_that_vary():
         for a, b in zip(ours, theirs, strict=True):
             assert a.tolist() == b.tolist()
     assert fxjit.counters["frames"]["ok"] == 1
+
+
+def test_a_library_that_puts_its_own_method_in_the_place_of_as_subclass(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = torch.Tensor.as_subclass
+
+    def as_subclass(self: torch.Tensor, kind: type) -> torch.Tensor:
+        made = given(self, kind)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    monkeypatch.setattr(torch.Tensor, "as_subclass", as_subclass, raising=False)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).as_subclass(Marked)
+
+    class Marked(torch.Tensor):
+        pass
+
+    for x in (torch.ones(2), torch.ones(2).as_subclass(Marked), torch.ones(2, requires_grad=True)):
+        expected, actual = program(x), fxjit.compile(program, backend="eager")(x)
+        assert type(actual) is type(expected) is Marked and torch.equal(actual, expected)

@@ -7,8 +7,8 @@ is asked while tracing (overrides.py). Classes with a `__torch_dispatch__` stay 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import torch
 
@@ -20,6 +20,10 @@ from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.tensor import TensorValue, can_be_traced
 from fxjit.frontend.values.traits import WrappedOutput
 from fxjit.guards.source import ApplySource, Source
+
+
+#: torch's own, whatever a library puts in the place of `Tensor.as_subclass`.
+_AS_SUBCLASS: Final[Callable[[torch.Tensor, type], torch.Tensor]] = torch._C.TensorBase.__dict__["as_subclass"]
 
 
 class SubclassTensorValue(TensorValue, WrappedOutput):
@@ -36,7 +40,7 @@ class SubclassTensorValue(TensorValue, WrappedOutput):
 def to_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """Run-time helper of new bytecode: `tensor` as an instance of `cls`, with the gradient that it has."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
-        return tensor.as_subclass(cls)
+        return _AS_SUBCLASS(tensor, cls)
 
 
 def as_tensor(tensor: torch.Tensor) -> torch.Tensor:
