@@ -21,7 +21,6 @@ from fxjit.frontend.values.tensor import TensorValue, can_be_traced
 from fxjit.frontend.values.traits import WrappedOutput
 from fxjit.guards.source import ApplySource, Source
 
-
 #: torch's own, whatever a library puts in the place of `Tensor.as_subclass`.
 _AS_SUBCLASS: Final[Callable[[torch.Tensor, type], torch.Tensor]] = torch._C.TensorBase.__dict__["as_subclass"]
 
