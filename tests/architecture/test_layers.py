@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
        "counters", "events", "debug", "schemas", "fake_execution", "fake_strides", "collectives", "tensor_wrappers",
-       "overlap", "autocast_composites",
+       "overlap", "composites",
        "homes", "origins", "copied_context", "applied", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
@@ -49,7 +49,7 @@ LAYERS: dict[str, set[str]] = {
     "fake_strides": {"torch_private"},
     "tensor_wrappers": {"homes", "torch_private"},
     "overlap": {"tensor_wrappers"},
-    "autocast_composites": {"schemas", "torch_private"},
+    "composites": {"schemas", "torch_private"},
     "collectives": {"torch_private"},
     "tensor_shim": LOW,
     "guards": LOW | {"tensor_shim"},

@@ -21,7 +21,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit import config, process_state, torch_private
-from fxjit.autocast_composites import autocast_in_composites
+from fxjit.composites import taking_composites_apart
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.copied_context import in_copied_context
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
@@ -410,7 +410,7 @@ class Trace:
         rewriting = contextlib.nullcontext() if is_known(target) else made_functional()
         try:
             with (self.fake_execution(), dispatching, checking_operands(target, fake_args, fake_kwargs),
-                  observer or contextlib.nullcontext(), rewriting, autocast_in_composites()):
+                  observer or contextlib.nullcontext(), rewriting, taking_composites_apart(fake_args)):
                 return self.policy.run(run, captures)
         except NotFunctional as error:
             self.break_("call-collective", function=target_name(target), why=str(error))

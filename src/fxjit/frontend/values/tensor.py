@@ -614,9 +614,12 @@ _ATTRIBUTES: Final[dict[str, Callable[[TensorValue, Tracer], Value]]] = {
 
 
 def _has_fitting_gradient(tensor: torch.Tensor) -> bool:
-    """Autograd puts one of any kind there; torch lets nobody else do so, fake tensors among them. Views may not be asked."""
-    gradient = tensor.grad if not tensor._is_view() and tensor.is_leaf else None
-    return gradient is None or (gradient.dtype, gradient.device, gradient.shape) == (tensor.dtype, tensor.device, tensor.shape)
+    """Autograd puts one of any kind there, and a tensor may get another shape later; torch lets nobody else put such a one
+    there, fake tensors among them."""
+    gradient = tensor.grad if tensor.is_leaf or tensor.retains_grad else None  # others warn
+    if gradient is None:
+        return True
+    return (gradient.dtype, gradient.device, gradient.shape) == (tensor.dtype, tensor.device, tensor.shape)
 
 
 def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
@@ -643,8 +646,6 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-layout", f"layout {tensor.layout}"
     if tensor.is_quantized:
         return "tensor-layout", "a quantized tensor"
-    if not _has_fitting_gradient(tensor):
-        return "tensor-layout", "its `grad` is of another type, size or device, as where it was cast after the forward pass"
     base = tensor._base if tensor._is_view() else None
     if base is not None and why_untraceable(base) is not None:
         return "tensor-layout", "a view of a tensor that is not traced"
@@ -652,6 +653,8 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-layout", "a view in other memory than its base, of which one was given other `data`"
     if base is not None and not _has_known_history(tensor):
         return "tensor-layout", "a view made under no_grad of what was written to since, which has no autograd history"
+    if not _has_fitting_gradient(tensor):  # asked last: some of those views may not be asked for it
+        return "tensor-layout", "its `grad` is of another type, size or device, as where it was cast after the forward pass"
     return None
 
 
