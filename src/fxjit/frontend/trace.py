@@ -21,8 +21,8 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit import config, process_state, torch_private
-from fxjit.composites import taking_composites_apart
 from fxjit.collectives import NotFunctional, made_functional
+from fxjit.composites import taking_composites_apart
 from fxjit.copied_context import in_copied_context
 from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher

@@ -29,7 +29,7 @@ from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 from fxjit.homes import module_of, name_with_module, package_of
 from fxjit.overlap import have_common_element
-from fxjit.schemas import is_known
+from fxjit.schemas import is_known, target_uses_rng
 from fxjit.skips import marks
 
 CustomOpDef: Any = torch_private.optional("torch._library.custom_ops.CustomOpDef")
@@ -93,6 +93,10 @@ def _call_with_out(
     read = tensors_in([*args, *(arg for key, arg in named.items() if key != "out")])
     if all(map(_laid_out_alike, outs, made)) or any(have_common_element(a.fake, b.fake) for a in outs for b in read):
         return t.emit(target, args, named)
+    if any(out.fake.requires_grad for out in outs):  # which eager refuses
+        return t.emit(target, args, named)
+    if target_uses_rng(target):
+        t.break_("tensor-out", function=name_of(fn), why="numbers are drawn in the order of its memory")
     fresh = [t.emit(torch.empty_like, [each], {"memory_format": t.make(torch.contiguous_format)}) for each in outs]
     single = isinstance(named["out"], TensorValue)
     result = t.emit(target, args, named | {"out": fresh[0] if single else TupleValue(fresh)})
