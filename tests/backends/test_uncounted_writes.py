@@ -3,6 +3,8 @@ and then raises."""
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from tests.differential import assert_same_as_eager
@@ -27,6 +29,49 @@ def former(y):
         x = torch.ones(3)
     x.data = y
     return x
+
+
+def handled(x, y, events):
+    z = y * 2
+    try:
+        x.add_(z)
+    except RuntimeError:
+        events.append("handled")
+        return z + 1
+    finally:
+        events.append("ended")
+    return z + 2
+
+
+def suppressed(x, y, events):
+    events.append("begun")
+    with contextlib.suppress(RuntimeError):
+        x.view(-1).copy_(y)
+        events.append("behind it")
+    return y + 1
+
+
+def handled_by_a_caller(x, y, events):
+    for _ in range(2):
+        try:
+            handled(x, y, events)
+            x.zero_()
+        except RuntimeError:
+            events.append("again")
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("program", [handled, suppressed, handled_by_a_caller])
+def test_a_handler_in_the_program_is_reached(program, records, backend):
+    compiled = fxjit.compile(program, backend=backend)
+    for size in (3, 3, 4):
+        seen = []
+        for call in (program, compiled):
+            x, events = former(torch.zeros(size)), []
+            seen.append((call(x, torch.ones(size, requires_grad=records), events).tolist(), x.tolist(), events))
+        assert seen[0] == seen[1]
 
 
 def given_and_written(x, y):

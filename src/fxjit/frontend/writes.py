@@ -26,9 +26,19 @@ _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_met
 _UNRECORDED = (3, 4)
 
 
+#: The memory of former inference tensors among the inputs.
+_UNCOUNTED = "inputs that count no writes"
+
+
+def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor) -> None:
+    if not counts_writes(tensor):
+        t.new_source_state(_UNCOUNTED)[_memory(fake)] = True
+
+
 def check_written(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at what `node` writes, where that is not followed."""
     _break_at_overlap(t, node)
+    _break_at_uncounted(t, node)
     for choice in choices(t):
         if choice.is_distinguished_by(node.meta["example_value"]):
             choice.distinguish(t)
@@ -44,6 +54,17 @@ def _break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
                     operator=schemas.name_of(node.target),
                     error="RuntimeError: several elements of the written tensor are one in memory",
                 )
+
+
+def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:
+    """Breaks the graph at a write to a former inference tensor: eager raises behind it, where a handler may stand."""
+    uncounted: dict[object, bool] = t.new_source_state(_UNCOUNTED)
+    if uncounted and any(_memory(each.meta.get("example_value")) in uncounted for each in schemas.written(node)):
+        t.break_(
+            "operator-raised",
+            operator=schemas.name_of(node.target),
+            error="RuntimeError: no version counter counts the write",
+        )
 
 
 def _has_internal_overlap(fake: object) -> bool:
