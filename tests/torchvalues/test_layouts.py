@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -72,3 +73,11 @@ def test_views_of_nested_tensors_and_their_methods() -> None:
             return "wrong"
 
     assert fxjit.compile(catches, backend="eager")(nested) == "3"
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_one_hot_of_classes_in_another_layout(backend):
+    def program(classes):
+        return torch.nn.functional.one_hot(classes, 3), torch.nn.functional.one_hot(classes, num_classes=4) * 2
+
+    assert_same_as_eager(program, make=lambda: (torch.tensor([[0, 1, 2], [2, 1, 0]]).t(),), backend=backend)

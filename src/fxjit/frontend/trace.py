@@ -258,8 +258,7 @@ class Trace:
             self._input_tensors.append(owner)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
-        given, given_source = tensor, source
-        wrapper = is_wrapper(tensor)
+        given, given_source, wrapper = tensor, source, is_wrapper(tensor)
         self._has_wrappers |= wrapper
         if not wrapper and overrides.has_torch_function(type(tensor)):
             given, given_source = as_base_tensor(tensor, source)

@@ -32,7 +32,7 @@ _UNCOUNTED = "inputs that count no writes"
 
 def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor) -> None:
     if not counts_writes(tensor):
-        t.new_source_state(_UNCOUNTED)[_memory(fake)] = True
+        t.new_source_state(_UNCOUNTED)[str(_memory(fake))] = True
 
 
 def check_written(t: Tracer, node: torch.fx.Node) -> None:
@@ -58,8 +58,8 @@ def _break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
 
 def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at a write to a former inference tensor: eager raises behind it, where a handler may stand."""
-    uncounted: dict[object, bool] = t.new_source_state(_UNCOUNTED)
-    if uncounted and any(_memory(each.meta.get("example_value")) in uncounted for each in schemas.written(node)):
+    uncounted = t.new_source_state(_UNCOUNTED)
+    if uncounted and any(str(_memory(each.meta.get("example_value"))) in uncounted for each in schemas.written(node)):
         t.break_(
             "operator-raised",
             operator=schemas.name_of(node.target),

@@ -33,8 +33,8 @@ from .compile import compile_anew
 from .runtime.input_aliasing import aliased_inputs
 from .runtime.output_views import creation_records
 from .runtime.wrappers import compiled_call
+from .strides_of_writes import with_strides_of_writes
 from .unfinished import compile_finished, places_of_unfinished
-from .written_layouts import with_written_layouts
 
 Call = Callable[..., Any]
 
@@ -46,7 +46,7 @@ def compile_with_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ba
     if places := places_of_unfinished(example_inputs):
         return compile_finished(gm, example_inputs, places, functools.partial(compile_with_aot, backend=backend))
     try:
-        return _compile(with_written_layouts(with_plain_views(gm)), example_inputs, backend)
+        return _compile(with_strides_of_writes(with_plain_views(gm)), example_inputs, backend)
     except rules.RunAsCaptured as decision:
         rules.report(decision.rule, gm, decision.because)
         recipe.note(recipe.Recipe(gm, rule=decision.rule.decision, because=decision.because))

@@ -284,6 +284,15 @@ def _numel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return protocol.call_method(t, args[0] if args else kwargs["input"], "numel")
 
 
+@handles(torch.nn.functional.one_hot)
+def _one_hot(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Its result lies in rows. What torch does in its place on fake tensors takes the layout of the classes over."""
+    classes = args[0].realize() if args else None
+    if isinstance(classes, TensorValue) and not classes.fake.is_contiguous():
+        args = [protocol.call_method(t, classes, "contiguous"), *args[1:]]
+    return call_in_graph(t, torch.nn.functional.one_hot, args, kwargs)
+
+
 @handles(torch.is_distributed)
 def _is_distributed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return protocol.call_method(t, args[0] if args else kwargs["input"], "is_distributed")

@@ -24,8 +24,8 @@ Node = torch.fx.Node
 aten = torch.ops.aten
 
 
-def with_written_layouts(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph with such writes taken apart: a result of its own, and a copy of it to where it belongs."""
+def with_strides_of_writes(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph with these writes taken apart: a result of its own, and a copy of it to where it belongs."""
     if not isinstance(gm, torch.fx.GraphModule) or not any(_function(node) is not None for node in gm.graph.nodes):
         return gm
     changed = copied(gm)
