@@ -96,7 +96,7 @@ def _call_with_out(
     if any(out.fake.requires_grad for out in outs):  # which eager refuses
         return t.emit(target, args, named)
     if target_uses_rng(target):
-        t.break_("tensor-out", function=name_of(fn), why="numbers are drawn in the order of its memory")
+        t.break_("tensor-out", function=name_with_module(fn), why="numbers are drawn in the order of its memory")
     fresh = [t.emit(torch.empty_like, [each], {"memory_format": t.make(torch.contiguous_format)}) for each in outs]
     single = isinstance(named["out"], TensorValue)
     result = t.emit(target, args, named | {"out": fresh[0] if single else TupleValue(fresh)})
