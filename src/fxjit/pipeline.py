@@ -204,7 +204,7 @@ def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why
         raise RecompileLimitExceeded(f"{_located(frame.code)} was compiled {limit} times (config.{setting}); the nearest entry "
                                      f"does not fit because {because}. FXJIT_LOGS=recompiles shows why each was compiled.")
     entries.mark_limit(frame.code, options)
-    _warn_limit(frame.code, setting, limit, because)
+    _tell_limit(frame.code, setting, limit, because)
     events.report_skip(frame.code, "skip-recompile-limit", {"limit": limit, "setting": setting, "why": because})
 
 
@@ -212,12 +212,12 @@ def _located(code: types.CodeType) -> str:
     return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
-def _warn_limit(code: types.CodeType, setting: str, limit: int, because: str) -> None:
-    """Said once: a function that every call compiles anew costs more than it saves, and then runs eagerly."""
-    warnings.warn(
-        f"fxjit compiled {_located(code)} {limit} times (config.{setting}), and "
-        f"runs it eagerly where none of that fits. This call needed one more because {because}. FXJIT_LOGS=recompiles shows "
-        "why each was compiled.", RuntimeWarning, stacklevel=2)
+def _tell_limit(code: types.CodeType, setting: str, limit: int, because: str) -> None:
+    """Said once: a function that every call compiles anew costs more than it saves, and then runs eagerly. In the log, not as
+    Python's warning, which would be an error to a program that runs under `-W error`, and nothing is wrong with it."""
+    _recompiles_log.warning(
+        "fxjit compiled %s %d times (config.%s), and runs it eagerly where none of that fits. This call needed one more "
+        "because %s. FXJIT_LOGS=recompiles shows why each was compiled.", _located(code), limit, setting, because)
 
 
 def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Sequence[GuardSet] = (),

@@ -16,13 +16,11 @@ from torch import nn
 import fxjit
 from fxjit.testing import CompileCounterWithBackend
 
-pytestmark = pytest.mark.filterwarnings("error:fxjit compiled:RuntimeWarning")
-
 
 @pytest.fixture(autouse=True)
 def _compiled_as_often_as_needed() -> Iterator[None]:
     fxjit.reset()
-    with fxjit.config.patch(recompile_limit=64):
+    with fxjit.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
         yield
 
 

@@ -165,8 +165,7 @@ def test_under_a_stance_what_is_not_compiled_runs_eagerly(new_process: NewProces
 def test_the_limit_holds(new_process: NewProcess) -> None:
     text = HEAD + "def fn(x, n):\n    return x * n\n"
     for _ in range(2):
-        with config.patch(recompile_limit=2), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with config.patch(recompile_limit=2):
             fn = fxjit.compile(new_process(text).fn, dynamic=False)
             for n in range(2, 7):
                 assert_same(fn(X, n), X * n)

@@ -325,7 +325,6 @@ def start(seed: int, eager: bool, folder: Path, steps: tuple[Step, ...], ending:
     if child:
         return child
     warnings.filterwarnings("ignore", "fxjit could not compile a graph", RuntimeWarning)
-    warnings.filterwarnings("ignore", "fxjit compiled .* times", RuntimeWarning)  # of a program that lowers the limit
     warnings.filterwarnings("ignore", ".*use of fork\\(\\) may lead to deadlocks", DeprecationWarning)
     own_thread_pool()
     os.setpgid(0, 0)
