@@ -35,6 +35,10 @@ _FIELD: Final = type(vars(collections.namedtuple("_Named", "field"))["field"])
 BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
                             types.ClassMethodDescriptorType, types.MethodWrapperType)
 
+#: How what functools.lru_cache gives is bound: as a function is. Other descriptors of C that wrap a function (wrapt's, what
+#: mypyc compiled) bind as they please.
+_CACHE_BINDS: Final = vars(type(functools.cache(len)))["__get__"]
+
 _IMMUTABLE: Final = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
@@ -186,9 +190,9 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if kind is types.FunctionType:
         fn = _raw_value(t, raw, source)
         return fn if obj is None else MethodValue(fn, obj)
-    if kind is staticmethod:
+    if isinstance(raw, staticmethod) and _binds_as_builtin(t, raw):
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
-    if kind is classmethod:
+    if isinstance(raw, classmethod) and _binds_as_builtin(t, raw):
         if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)):
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
@@ -224,7 +228,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         return t.make(raw.__get__(None, cls.as_constant()))
     if isinstance(raw, functools.partial):
         return _raw_value(t, raw, source)
-    if callable(raw) and hasattr(raw, "__wrapped__"):  # functools.lru_cache on a method
+    if getter is _CACHE_BINDS:  # functools.lru_cache on a method
         return MethodValue(_raw_value(t, raw, source), obj)
     t.break_("attribute-unsupported", value=obj.describe(), name=name)
 
