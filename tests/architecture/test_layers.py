@@ -90,6 +90,8 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.choose.profitability": NATIVE_STAGES | RECURRENT | {
         "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.predictions",
         "backends.aot.runtime.call_plan"},
+    "backends.native.choose.channels_last": NATIVE_STAGES | {
+        "backends.native.passes", "backends.native.choose.predictions"},
     "backends.native.choose.convolution_gradients": NATIVE_STAGES | {
         "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},

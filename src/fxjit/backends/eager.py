@@ -11,7 +11,7 @@ import torch.fx
 from fxjit import torch_private
 from fxjit.errors import InternalError, is_foreign
 
-from .graph.facts import changes_state
+from .graph.facts import state_changed_by
 
 _HAS_SDPA_KERNEL: Final = torch_private.is_on("sdpa_kernel")
 _kernels_now: Final = torch_private.optional("torch.nn.attention._cur_sdpa_kernel_backends")
@@ -22,12 +22,32 @@ _set_kernel_order: Final = torch_private.optional("torch._C._set_sdp_priority_or
 
 def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph, operator by operator, by torch itself."""
-    return as_a_block(gm.forward) if any(map(changes_state, gm.graph.nodes)) else gm.forward
+    return as_a_block(gm.forward, state_changed_by(gm.graph))
 
 
-def as_a_block(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which leaves gradient mode, autocast and attention kernels as they were where it raises, as blocks do."""
+def as_a_block(run: Callable[..., Any], changed: str) -> Callable[..., Any]:
+    """`run`, which leaves what it changes of gradient mode, autocast and attention kernels (`state_changed_by`) as it was where
+    it raises, as blocks do."""
+    if not changed:
+        return run
+    return _keeping_grad_mode(run) if changed == "grad mode" else _keeping_all(run)
 
+
+def _keeping_grad_mode(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Looking at all of the state takes longer than a small operator does."""
+
+    def call(*args: Any) -> Any:
+        grad_mode = torch.is_grad_enabled()
+        try:
+            return run(*args)
+        except BaseException:  # whatever ends the graph: what it set is put back
+            torch._C._set_grad_enabled(grad_mode)
+            raise
+
+    return call
+
+
+def _keeping_all(run: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         grad_mode, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]

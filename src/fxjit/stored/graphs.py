@@ -19,7 +19,7 @@ from fxjit.backends.aot.call_context import call_context
 from fxjit.backends.aot.runtime.input_aliasing import AliasedInputs
 from fxjit.backends.aot.runtime.wrappers import compiled_call
 from fxjit.backends.eager import as_a_block
-from fxjit.backends.graph.facts import changes_state
+from fxjit.backends.graph.facts import state_changed_by
 from fxjit.backends.graph.recipe import AnyRecipe, PartsRecipe, PendingRecipe, RecordedRecipe, SizedRecipe, with_sizes
 from fxjit.backends.graph.split import in_inference_mode, run_in_order
 from fxjit.backends.native.stored import NativePrograms
@@ -54,7 +54,7 @@ def pack_graph(recipe: AnyRecipe) -> dict[str, Any]:
     decision = None if rule is None else [rule.id, rule.stage, rule.reason]
     return {"kind": "whole", "key": recipe.key, "rule": decision, "because": recipe.because, "aliases": shared,
             "creation": [list(each) for each in recipe.creation], "captured": (captured := _pack_captured(recipe.captured)),
-            "own": [*_own(captured)], "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
+            "own": [*_own(captured)], "state": state_changed_by(recipe.captured.graph)}
 
 
 def _pack_parts(recipe: PartsRecipe) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _pack_parts(recipe: PartsRecipe) -> dict[str, Any]:
         steps.append([pack_graph(step.recipe), given, [places[node] for node in step.outputs], step.inference])
     results = _pack_argument(recipe.captured.graph.output_node().args[0], places)
     return {"kind": "parts", "inputs": inputs, "steps": steps, "results": results, "captured": _pack_captured(recipe.captured),
-            "changes_state": any(map(changes_state, recipe.captured.graph.nodes))}
+            "state": state_changed_by(recipe.captured.graph)}
 
 
 def keys_of(packed: dict[str, Any] | None) -> Iterator[str]:
@@ -123,12 +123,12 @@ def _read_parts(packed: dict[str, Any]) -> Callable[..., Any]:
         calls.append((in_inference_mode(call) if inference else call, [values[place] for place in given],
                       [values[place] for place in made]))
     run = run_in_order(values[:packed["inputs"]], calls, _read_argument(packed["results"], values))
-    return as_a_block(run) if packed["changes_state"] else run
+    return as_a_block(run, packed["state"])
 
 
 def _as_captured(packed: dict[str, Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """The graph, operator by operator; its nodes no longer say whether they change the state of the process."""
-    return as_a_block(gm.forward) if packed["changes_state"] else gm.forward
+    return as_a_block(gm.forward, packed["state"])
 
 
 # -- a graph of torch functions -----------------------------------------------------------------------------------

@@ -171,6 +171,13 @@ def changes_state(node: Node) -> bool:
     return is_builtin and not signatures(target) and next(tensors_of(node), None) is None
 
 
+def state_changed_by(graph: torch.fx.Graph) -> str:
+    """What the graph's calls set of the modes of the process: "" for nothing, "grad mode" for that alone, or "modes"."""
+    changing = [node for node in graph.nodes if changes_state(node)]
+    only_grad = all(node.target is torch._C._set_grad_enabled for node in changing)
+    return "" if not changing else "grad mode" if only_grad else "modes"
+
+
 def tangents_of(backward: torch.fx.Graph) -> list[Node]:
     """The inputs of AOTAutograd's backward graph that are gradients of outputs, in their order."""
     return [node for node in backward.find_nodes(op="placeholder") if "tangents" in node.name]

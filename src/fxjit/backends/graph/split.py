@@ -29,7 +29,7 @@ from fxjit.tensor_wrappers import is_wrapper
 
 from ..eager import as_a_block
 from . import recipe
-from .facts import changes_state, needed
+from .facts import changes_state, needed, state_changed_by
 
 Node = torch.fx.Node
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -84,7 +84,7 @@ def split_by_inference_mode(
         part.inference = block.inference
         steps.append((in_inference_mode(compiled) if block.inference else compiled, part))
     run = _run_parts(gm, steps)
-    return as_a_block(run) if any(map(changes_state, gm.graph.nodes)) else run
+    return as_a_block(run, state_changed_by(gm.graph))
 
 
 def can_be_passed(node: torch.fx.Node) -> bool:

@@ -36,6 +36,7 @@ from .lower.liveness import escaping, live_statements
 from .lower.table import Lowering
 from .passes.cleanup import PASSES
 from .passes.convolution import convolve_rows
+from .passes.frames import convolve_frames
 from .printer import schedule_text
 from .runtime import cc
 from .runtime.gpu import TritonLaunchers
@@ -58,7 +59,7 @@ def compile_graph(
     if not (tensor_shim.ensure() and _C.program_can("run")):
         return node_by_node(gm, name, "no-executor")
     with timed("native.passes", name):
-        for run in (*([convolve_rows, use_channels_last] if name == "inference" else []), *PASSES):
+        for run in (*([convolve_rows, use_channels_last, convolve_frames] if name == "inference" else []), *PASSES):
             run(gm.graph)
     with timed("native.lower", name):
         low, hints = lower_graph(gm), hints_of(gm)
