@@ -19,6 +19,8 @@
 enum {
     PAIRS = 2 * LANES,
     COLUMNS = 6,      /* at once at most */
+    AHEAD = 4096,     /* bytes that are fetched ahead of a row that is read alone, */
+    TOGETHER = 4,     /* with so many sums of pairs, one for each line of the cache */
     WORK = 1 << 17,   /* multiplications for which a thread is called */
 };
 
@@ -93,6 +95,58 @@ rounded(float x)
     return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+HALVES static inline __attribute__((always_inline)) void
+take_pairs(const char *from, int64_t count, int narrow, __m512 *x, __m512 *y)
+{
+    if (narrow) {
+        __m256i both = load_narrow((const int8_t *)from, count);
+        *x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(both)));
+        *y = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(both, 1)));
+    }
+    else {
+        __m512i both = load((const uint16_t *)from, count);
+        *x = lower_halves(both);
+        *y = upper_halves(both);
+    }
+}
+
+/* One row by columns that follow each other in memory, which is read from one end to the other: faster than several columns at
+ * a time, where there are registers enough for sums of one. */
+HALVES static inline __attribute__((always_inline)) void
+dot_alone(const task_t *task, int64_t from, int64_t to, int narrow)
+{
+    const few_t *product = task->product;
+    const int64_t item = narrow ? sizeof(int8_t) : sizeof(uint16_t), k = product->k;
+    for (int64_t column = from; column < to; column++) {
+        const char *line = (const char *)product->b + column * k * item;
+        const float *a = task->a;
+        __m512 s[TOGETHER], t[TOGETHER], x, y;
+        UNROLLED for (int i = 0; i < TOGETHER; i++) {
+            s[i] = t[i] = _mm512_setzero_ps();
+        }
+        int64_t p = 0;
+        for (; p + TOGETHER * PAIRS <= k; p += TOGETHER * PAIRS, a += TOGETHER * PAIRS) {
+            UNROLLED for (int i = 0; i < TOGETHER; i++) {
+                const char *pairs = line + (p + i * PAIRS) * item;
+                __builtin_prefetch(pairs + AHEAD, 0, 3);
+                take_pairs(pairs, PAIRS, narrow, &x, &y);
+                s[i] = _mm512_fmadd_ps(x, _mm512_load_ps(a + i * PAIRS), s[i]);
+                t[i] = _mm512_fmadd_ps(y, _mm512_load_ps(a + i * PAIRS + LANES), t[i]);
+            }
+        }
+        for (; p < k; p += PAIRS, a += PAIRS) {
+            take_pairs(line + p * item, k - p, narrow, &x, &y);
+            s[0] = _mm512_fmadd_ps(x, _mm512_load_ps(a), s[0]);
+            t[0] = _mm512_fmadd_ps(y, _mm512_load_ps(a + LANES), t[0]);
+        }
+        UNROLLED for (int i = 0; i < TOGETHER; i++) {
+            s[i] = _mm512_add_ps(s[i], t[i]);
+        }
+        float sum = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
+        product->out[column] = rounded(sum + (product->bias == NULL ? 0 : widened(product->bias[column])));
+    }
+}
+
 /* `count` columns from one on: as many sums as registers hold, which all loops over them have to be unrolled for. */
 HALVES static inline __attribute__((always_inline)) void
 dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, int narrow)
@@ -111,16 +165,7 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, in
         __m512 x[COLUMNS], y[COLUMNS];
         UNROLLED for (int c = 0; c < columns; c++) {
             __builtin_prefetch(lines[c] + p * item + ahead, 0, 3); /* the next columns, across pages */
-            if (narrow) {
-                __m256i both = load_narrow((const int8_t *)lines[c] + p, product->k - p);
-                x[c] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(both)));
-                y[c] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(both, 1)));
-            }
-            else {
-                __m512i both = load((const uint16_t *)lines[c] + p, product->k - p);
-                x[c] = lower_halves(both);
-                y[c] = upper_halves(both);
-            }
+            take_pairs(lines[c] + p * item, product->k - p, narrow, &x[c], &y[c]);
         }
         UNROLLED for (int i = 0; i < rows; i++) {
             const float *a = task->a + i * task->line + p;
@@ -161,13 +206,27 @@ static void (*const few[FXJIT_FEW_ROWS + 1])(const task_t *, int64_t, int64_t) =
     NULL, few_1, few_2, few_3, few_4, few_5, few_6, few_7, few_8, few_9, few_10, few_11, few_12,
 };
 
+HALVES static void
+of_some(const task_t *task, int64_t from, int64_t to)
+{
+    const few_t *product = task->product;
+    if (product->m > 1 || product->b_line != product->k) {
+        few[product->m](task, from, to);
+    }
+    else if (product->narrow) {
+        dot_alone(task, from, to, 1);
+    }
+    else {
+        dot_alone(task, from, to, 0);
+    }
+}
+
 static void
 by_columns(void *data)
 {
     const task_t *task = data;
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads(), blocks = (task->product->n + LANES - 1) / LANES;
-    few[task->product->m](task, blocks * thread / threads * LANES,
-                          least(blocks * (thread + 1) / threads * LANES, task->product->n));
+    of_some(task, blocks * thread / threads * LANES, least(blocks * (thread + 1) / threads * LANES, task->product->n));
 }
 
 int
@@ -183,7 +242,7 @@ fxjit_few_bfloat16(const few_t *product)
     int64_t work = product->m * product->n * product->k;
     int64_t threads = fxjit_openmp.inside() ? 1 : least(fxjit_openmp.most(), work / WORK + 1);
     if (threads == 1) {
-        few[product->m](&task, 0, product->n);
+        of_some(&task, 0, product->n);
     }
     else {
         fxjit_openmp.parallel(by_columns, &task, (unsigned)threads, 0);
