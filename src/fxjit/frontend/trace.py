@@ -270,7 +270,7 @@ class Trace:
         self._inputs.append((source, Numbers.of(fake)))
         node = self.builder.placeholder(given_source, given, fake)
         self.new_source_state(storages.INPUTS)[node.name] = fake, source, tensor
-        writes.note_input(self, tensor, fake)
+        writes.note_input(self, tensor, fake, given is not tensor)
         self.speculation.met(node, fake)
         if wrapper:
             self.has_symbols |= guard_wrapper(self, tensor, fake, source, self._note_object)

@@ -30,7 +30,14 @@ _UNRECORDED = (3, 4)
 _UNCOUNTED = "inputs that count no writes"
 
 
-def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor) -> None:
+#: Fake tensors of inputs that are other objects than the program's, and their layouts.
+_ALIASES = "aliases of tensors of subclasses"
+
+
+def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor, is_alias: bool) -> None:
+    """`is_alias`: the graph is given another object over the tensor's memory."""
+    if is_alias:
+        t.new_source_state(_ALIASES)[str(id(fake))] = fake, _layout(fake), type(tensor)
     if not counts_writes(tensor):
         t.new_source_state(_UNCOUNTED)[str(_memory(fake))] = True
 
@@ -39,6 +46,9 @@ def check_written(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at what `node` writes, where that is not followed."""
     _break_at_overlap(t, node)
     _break_at_uncounted(t, node)
+    for fake, layout, cls in t.new_source_state(_ALIASES).values():
+        if not _is_same(_layout(fake), layout):
+            t.break_("tensor-subclass", type=cls.__qualname__, why="the graph cannot give the program's object another shape")
     for choice in choices(t):
         if choice.is_distinguished_by(node.meta["example_value"]):
             choice.distinguish(t)
@@ -54,6 +64,17 @@ def _break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
                     operator=schemas.name_of(node.target),
                     error="RuntimeError: several elements of the written tensor are one in memory",
                 )
+
+
+def _layout(fake: torch.Tensor) -> tuple[Any, ...]:
+    return *fake.shape, *fake.stride(), fake.storage_offset()
+
+
+def _is_same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether these are the same numbers and symbols: a comparison of symbols would be a guard."""
+    return len(a) == len(b) and all(
+        x is y or str(x) == str(y) for x, y in zip(a, b, strict=True)
+    )
 
 
 def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:

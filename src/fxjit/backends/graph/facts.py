@@ -247,7 +247,7 @@ def changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     fakes = [each for each in example_inputs if isinstance(each, FakeTensor)]
     mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
     with torch.inference_mode(False), mode, torch.no_grad():  # inference tensors count no writes
-        faked = [mode.from_tensor(each) if type(each) is torch.Tensor and fakes else each for each in example_inputs]
+        faked = [mode.from_tensor(each) if _wants_fake(each, bool(fakes)) else each for each in example_inputs]
         inputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in faked]
         before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
         try:
@@ -255,6 +255,13 @@ def changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
         except data_dependent():
             return set(range(len(inputs)))
     return {index for index, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each._version != before[index]}
+
+
+def _wants_fake(example: Any, others_are_fakes: bool) -> bool:
+    """Whether a fake mode may not be given it as it is: by itself the mode knows plain tensors, but none of a subclass."""
+    if type(example) is torch.Tensor:
+        return others_are_fakes
+    return isinstance(example, torch.Tensor) and not isinstance(example, FakeTensor) and not is_wrapper(example)
 
 
 def has_symbols(gm: torch.fx.GraphModule) -> bool:

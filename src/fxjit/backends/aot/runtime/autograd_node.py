@@ -17,7 +17,7 @@ from fxjit import _C, torch_private
 from .call_plan import CallPlan
 from .double_backward import DoubleBackward, graph_is_retained
 from .output_views import OutputAlias
-from .tangents import defined_tangents, mask_tensors, with_layout
+from .tangents import defined_tangents, mask_tensors, plain_tangent, with_layout
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -122,8 +122,7 @@ class AutogradNode:
         for index, plain, layout in self.layouts:
             grad = given[index]
             if type(grad) is not torch.Tensor:
-                raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(grad).__name__}; "
-                                   "compiled backward graphs take plain tensors")
+                grad = plain_tangent(grad, index)
             if not (plain and grad.is_contiguous()) and layout is not None:
                 grad = with_layout(grad, layout)
             args.append(grad)

@@ -38,6 +38,15 @@ def with_layout(tangent: torch.Tensor, layout: TangentLayout) -> torch.Tensor:
     return torch.empty_strided(layout.size, layout.stride, dtype=tangent.dtype, device=tangent.device).copy_(tangent)
 
 
+def plain_tangent(tangent: torch.Tensor, index: int) -> torch.Tensor:
+    """The tangent of this output, which is of a subclass, as a plain tensor: a class that runs operators is more than that."""
+    if type(tangent).__torch_dispatch__ != torch.Tensor.__torch_dispatch__:
+        raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(tangent).__name__}; "
+                           "compiled backward graphs take plain tensors")
+    with torch._C.DisableTorchFunctionSubclass():
+        return tangent.as_subclass(torch.Tensor)  # type: ignore[no-any-return]  # not in the stubs
+
+
 def mask_tensors(masks: Sequence[TangentMask], defined: int) -> list[torch.Tensor]:
     """The masks where the tangents of the bits `defined` are."""
     return [_mask(bool(bits & defined), device) for bits, device in masks]
