@@ -29,7 +29,7 @@ from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import Source
 from fxjit.homes import module_of, name_with_module, package_of
 from fxjit.overlap import have_common_element
-from fxjit.schemas import is_known, target_uses_rng
+from fxjit.schemas import is_known, overloads_of, target_uses_rng
 from fxjit.skips import marks
 
 CustomOpDef: Any = torch_private.optional("torch._library.custom_ops.CustomOpDef")
@@ -91,6 +91,8 @@ def _call_with_out(
     if [tuple(each.fake.shape) for each in outs] != [tuple(each.fake.shape) for each in made]:
         t.break_("tensor-out", function=name_with_module(fn), why="it is resized")
     read = tensors_in([*args, *(arg for key, arg in named.items() if key != "out")])
+    if read and any(each.fake.dtype != own.fake.dtype for each, own in zip(outs, made, strict=True)) and not _casts(target):
+        t.break_("tensor-out", function=name_with_module(fn), why="its type, not that of the result, may be refused")
     if all(map(_laid_out_alike, outs, made)) or any(have_common_element(a.fake, b.fake) for a in outs for b in read):
         return t.emit(target, args, named)
     if any(out.fake.requires_grad for out in outs):  # which eager refuses
@@ -103,6 +105,12 @@ def _call_with_out(
     for place, value in zip(outs, fresh, strict=True):
         t.emit("copy_", [place, value])
     return outs[0] if single else TupleValue(outs, cls=result.pytype())
+
+
+def _casts(target: Callable[..., Any]) -> bool:
+    """Whether fake tensors know which types of `out` the operator takes, as those of the operators that others are made of do.
+    `searchsorted`, `isin` and `multinomial` refuse types that their fake kernels take."""
+    return any({torch.Tag.core, torch.Tag.pointwise} & set(each.tags) for each in overloads_of(target))
 
 
 def _laid_out_alike(a: TensorValue, b: TensorValue) -> bool:
