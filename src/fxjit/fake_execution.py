@@ -178,6 +178,18 @@ def _fitting(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _dividing(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake kernel of `celu` with eager's check: it divides by alpha."""
+
+    @functools.wraps(kernel)
+    def run(mode: Any, operator: Any, tensor: torch.Tensor, alpha: Any = 1.0) -> Any:
+        if isinstance(alpha, (int, float)) and alpha == 0:
+            raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+        return kernel(mode, operator, tensor, alpha)
+
+    return run
+
+
 def _torchs_kernel(*args: Any, **kwargs: Any) -> Any:
     """What a table of fake kernels has for an operator that torch knows otherwise what to do with."""
     return NotImplemented
@@ -220,11 +232,13 @@ def _correct_kernels() -> None:
     # Fake tensors go by a decomposition before they look for a kernel, but where the second of these tables has one.
     decompositions = torch_private.get_or("torch._decomp.decomposition_table", {})
     metas = torch_private.get_or("torch._decomp.meta_table", {})
-    for operator in (aten.soft_margin_loss.default, *itertools.chain(*_LAYOUTS.values())):
+    for operator in (aten.soft_margin_loss.default, aten.celu.default, *itertools.chain(*_LAYOUTS.values())):
         if operator in decompositions:
             metas.setdefault(operator, decompositions[operator])
             kernels.setdefault(operator, _by_parts(decompositions[operator]))
     kernels[aten.soft_margin_loss.default] = _fitting(kernels.get(aten.soft_margin_loss.default, _torchs_kernel))
+    for operator in (aten.celu.default, aten.celu_.default):
+        kernels[operator] = _dividing(kernels.get(operator, _torchs_kernel))
     for layout, operators in _LAYOUTS.items():
         for operator in operators:
             kernels[operator] = _laid_out(kernels.get(operator, _torchs_kernel), layout)

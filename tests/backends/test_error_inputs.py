@@ -57,3 +57,16 @@ def test_refused_inputs_raise_as_in_eager(name: str, backend: str, caplog: pytes
         expected = outcome(fn, op, number)
         fxjit.reset()
         assert outcome(fxjit.compile(fn, backend=backend, **WAYS[backend]), op, number) == expected
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("call", [torch.celu, torch.celu_, torch.nn.CELU(0.0)], ids=["celu", "celu_", "module"])
+def test_celu_refuses_to_divide_by_zero(call, backend):
+    def program(x):
+        try:
+            return call(x * 1, 0.0) if call in (torch.celu, torch.celu_) else call(x)
+        except RuntimeError as error:
+            return str(error), x + 1
+
+    expected, found = program(torch.ones(3)), fxjit.compile(program, backend=backend)(torch.ones(3))
+    assert expected[0] == found[0] and expected[1].tolist() == found[1].tolist()
