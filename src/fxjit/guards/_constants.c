@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "_checks.h"
+#include "_constants.h"
 
 /* Types compared by == once the types are the same: constants.VALUE_TYPES. */
 static PyObject *value_types;

@@ -4,7 +4,8 @@
 #include <Python.h>
 
 #include "../_tensor.h"
-#include "_checks.h"
+#include "_held.h"
+#include "_tensor_facts.h"
 
 #define ANY INT64_MIN
 
