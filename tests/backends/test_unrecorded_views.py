@@ -67,3 +67,51 @@ def test_a_view_requires_what_eagers_does(view: str, use: str, mode: Callable[[]
     for make in MAKE.values():
         fxjit.reset()
         assert told(fxjit.compile(fn, backend=backend), make()) == told(fn, make())
+
+
+def view_of_a_leaf_that_is_a_view():
+    """The base of both requires no gradient, and what is a view of a leaf here is no leaf."""
+    leaf = torch.arange(8.0)[:4].requires_grad_()
+    return leaf, leaf.view(2, 2)[0]
+
+
+def asks_whether_it_is_a_leaf(leaf, view):
+    with torch.no_grad():
+        view.mul_(0.5)
+    return view * 2, view.is_leaf, leaf.is_leaf
+
+
+def asks_for_its_history(leaf, view):
+    with torch.no_grad():
+        view.mul_(0.5)
+    return view * 2, view.grad_fn is None
+
+
+def gives_views_of_it(leaf, view):
+    with torch.no_grad():
+        view.mul_(0.5)
+    return view * 2 + leaf[0], view.view(-1), view.requires_grad
+
+
+def writes_while_recorded(leaf, view):
+    changed = view * 1
+    changed.mul_(view)
+    return changed, changed.is_leaf
+
+
+@pytest.mark.parametrize("fn", [asks_whether_it_is_a_leaf, asks_for_its_history, gives_views_of_it, writes_while_recorded])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_views_of_a_leaf_that_is_a_view_itself(backend, fn):
+    def story(fn):
+        leaf, view = view_of_a_leaf_that_is_a_view()
+        found = fn(leaf, view)
+        told = [(each.tolist(), each.requires_grad, each.is_leaf) if isinstance(each, torch.Tensor) else each for each in found]
+        try:
+            found[0].sum().backward()
+        except RuntimeError as error:
+            return told, str(error)
+        return told, None if leaf.grad is None else leaf.grad.tolist()
+
+    compiled = fxjit.compile(fn, backend=backend)
+    for _ in range(2):
+        assert story(compiled) == story(fn)

@@ -159,7 +159,7 @@ class TensorValue(GraphTensor, SuperLookup):
         value = getattr(subject, name)
         if self.source is not None:
             t.guard(ConstIs(self.source_of(name), value))
-        if name == "is_leaf" and self.fake.grad_fn is not None:
+        if name == "is_leaf" and value and self.fake.grad_fn is not None:
             value = False  # a write of this trace may have made it so
         return t.make(value)
 
