@@ -137,6 +137,19 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
         assert counters["native"]["libraries of products compared"] == 1
 
 
+@pytest.mark.parametrize(
+    ("own", "shape", "ours"),
+    [(120, (1, 768, 768, False, True), True), (140, (1, 768, 768, False, True), False),
+     (120, (1, 64, 768, False, True), False),
+     (120, (8, 768, 768, False, True), False), (120, (1, 768, 768, False, False), False),
+     (90, (8, 64, 768, False, False), True)],
+)
+def test_weights_from_memory_may_take_longer_in_the_cache(monkeypatch, own: int, shape, ours: bool):
+    """Where products of few rows are measured: MKL, which fetches nothing ahead, has half of the memory's speed."""
+    monkeypatch.setattr(own_products, "get_facts", lambda key: {"nanoseconds": [100, own]})
+    assert own_products._compared("", shape) is ours
+
+
 @needs_kernels
 def test_small_products_equal_atens_to_the_bit(ours):
     a, b = torch.randn(25, 25), torch.randn(25, 26)

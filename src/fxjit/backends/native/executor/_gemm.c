@@ -26,6 +26,8 @@ enum {
     MOST_FEW = 12,      /* where the columns of b are contiguous and of at least LONG numbers */
     LONG = 256,
     TOGETHER = 8,       /* rows of b that are added up at once there */
+    AHEAD = 4096,       /* bytes that are fetched ahead of columns that are read one after the other, */
+    LINES = 8,          /* with so many sums, one for each line of the cache */
     WORK = 1 << 17,     /* multiplications for which a thread is called: 2 us */
 };
 
@@ -404,11 +406,51 @@ add_rows(const product_t *product, int rows, int64_t from, int64_t to)
     }
 }
 
+/* One row by columns that follow each other in memory, which is read from one end to the other. */
+WIDE static void
+dot_alone(const product_t *product, int64_t first, int64_t end)
+{
+    const int64_t k = product->k;
+    for (int64_t column = first; column < end; column++) {
+        const float *line = product->b.data + column * k, *a = product->a.data;
+        float total = product->add ? product->out[column] : 0;
+        for (int64_t from = 0; from < k; from += CHAIN * LANES) {
+            const int64_t to = least(from + CHAIN * LANES, k);
+            __m512 s[LINES];
+            UNROLLED for (int i = 0; i < LINES; i++) {
+                s[i] = _mm512_setzero_ps();
+            }
+            int64_t p = from;
+            for (; p + LINES * LANES <= to; p += LINES * LANES) {
+                UNROLLED for (int i = 0; i < LINES; i++) {
+                    __builtin_prefetch((const char *)(line + p + i * LANES) + AHEAD, 0, 3);
+                    s[i] = _mm512_fmadd_ps(_mm512_loadu_ps(line + p + i * LANES), _mm512_loadu_ps(a + p + i * LANES), s[i]);
+                }
+            }
+            for (; p < to; p += LANES) {
+                __mmask16 there = first_lanes(to - p);
+                s[0] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(there, line + p), _mm512_maskz_loadu_ps(there, a + p), s[0]);
+            }
+            UNROLLED for (int half = LINES / 2; half > 0; half /= 2) {
+                UNROLLED for (int i = 0; i < half; i++) {
+                    s[i] = _mm512_add_ps(s[i], s[i + half]);
+                }
+            }
+            total += _mm512_reduce_add_ps(s[0]);
+        }
+        product->out[column] = total;
+    }
+}
+
 #define FEW_ROWS(R, C) \
     WIDE static void few_##R(const product_t *product, int64_t from, int64_t to) \
     { \
         if (R <= FEW && product->b.column == 1) { \
             add_rows(product, R, from, to); \
+            return; \
+        } \
+        if (R == 1 && product->b.column == product->k) { \
+            dot_alone(product, from, to); \
             return; \
         } \
         for (int64_t column = from; column < to; column += C) { \
