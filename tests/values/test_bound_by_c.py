@@ -73,3 +73,69 @@ def test_others_bind_as_they_please(given: Any, name: str) -> None:
 
     fxjit.reset()
     assert same(program(torch.ones(2)), fxjit.compile(program, backend="eager")(torch.ones(2)))
+
+
+class Passing:
+    """A descriptor that passes itself off as what it stands for, as wrapt's do."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    @property
+    def __class__(self) -> Any:
+        return type(self.of)
+
+    def __get__(self, obj: Any, cls: Any = None) -> Any:
+        return functools.partial(lambda fn, *args: (fn(*args), "passed on"), self.of.__get__(obj, cls))
+
+
+@pytest.mark.parametrize("of", [staticmethod(lambda x: x + 1), classmethod(lambda cls, x: (x, cls.__name__)),
+                                lambda self, x: x * 2], ids=["static", "of the class", "a method"])
+def test_what_passes_itself_off_as_another_is_what_it_is(of: Any) -> None:
+    class Holder:
+        made = Passing(of)
+
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, Holder().made(x)
+
+    fxjit.reset()
+    assert same(program(torch.ones(2)), fxjit.compile(program, backend="eager")(torch.ones(2)))
+
+
+class Proxy:
+    """Says that it has the attributes, and the class, of what it stands for."""
+
+    own = 3
+
+    def __init__(self, of: Any) -> None:
+        object.__getattribute__(self, "__init__")
+        type(self).slot.__set__(self, of)
+
+    __slots__ = ("slot",)
+
+    @property
+    def __dict__(self) -> Any:
+        return self.slot.__dict__
+
+    @property
+    def __class__(self) -> Any:
+        return type(self.slot)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.slot, name), "asked"
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["alone", "beside what it stands for"])
+def test_attributes_of_a_proxy_that_gives_anothers_dict(also: bool) -> None:
+    layer = torch.nn.Linear(2, 2)
+    proxy = Proxy(layer)
+
+    def program(x: torch.Tensor) -> Any:
+        seen = layer(x) if also else x + 1
+        said = isinstance(proxy, torch.nn.Linear), type(proxy) is Proxy, "training" in vars(proxy)
+        return seen, proxy.training, proxy.own, said
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager")
+    for layer.training in (True, False, True):
+        assert same(program(torch.ones(2)), compiled(torch.ones(2)))

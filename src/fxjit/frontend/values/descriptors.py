@@ -165,7 +165,7 @@ _FXJIT_CALLABLES = (_C.DisabledFunction, _C.CompiledFunction)
 
 def is_data_descriptor(t: Tracer, raw: object) -> bool:
     """Whether `raw` comes before the instance's own attributes."""
-    if isinstance(raw, _DATA) and _binds_as_builtin(t, raw):
+    if issubclass(type(raw), _DATA) and _binds_as_builtin(t, raw):
         return True
     return any(look_up(t, type(raw), method)[1] is not None for method in ("__set__", "__delete__"))
 
@@ -186,32 +186,32 @@ def _step(source: Source | None, attr: str) -> Source | None:
 def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Value) -> Value:
     """`raw`, found as `name` in `owner`, read through `obj` (None: through the class `cls` itself)."""
     source = class_attribute_source(owner, name)
-    kind = type(raw)
+    kind = type(raw)  # a proxy says another one
     if kind is types.FunctionType:
         fn = _raw_value(t, raw, source)
         return fn if obj is None else MethodValue(fn, obj)
-    if isinstance(raw, staticmethod) and _binds_as_builtin(t, raw):
+    if issubclass(kind, staticmethod) and _binds_as_builtin(t, raw):
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
-    if isinstance(raw, classmethod) and _binds_as_builtin(t, raw):
+    if issubclass(kind, classmethod) and _binds_as_builtin(t, raw):
         if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)):
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
-    if isinstance(raw, property) and _binds_as_builtin(t, raw):
+    if issubclass(kind, property) and _binds_as_builtin(t, raw):
         if obj is None:
             return _raw_value(t, raw, source)
         if raw.fget is None:
             t.raise_(AttributeError, f"property '{name}' of '{obj.pytype().__name__}' object has no getter")
         return t.call(_raw_value(t, raw.fget, _step(source, "fget")), [obj], None)
-    if isinstance(raw, functools.cached_property):
+    if issubclass(kind, functools.cached_property):
         if obj is None:
             return _raw_value(t, raw, source)
         result = t.call(_raw_value(t, raw.func, _step(source, "func")), [obj], None)
         t.effects.store_attr(obj, name, result)
         return result
-    if isinstance(raw, types.ClassMethodDescriptorType):
+    if issubclass(kind, types.ClassMethodDescriptorType):
         return t.make(raw.__get__(None, cls.as_constant()))
-    if isinstance(raw, BUILTIN_CALLABLES):
-        if obj is None or isinstance(raw, (types.BuiltinFunctionType, types.MethodWrapperType)):
+    if issubclass(kind, BUILTIN_CALLABLES):
+        if obj is None or issubclass(kind, (types.BuiltinFunctionType, types.MethodWrapperType)):
             return t.make(raw)
         return protocol.make_builtin_method(t, obj, name)
     getter, getter_owner = look_up(t, kind, "__get__")
@@ -226,7 +226,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if obj is None:
         # A C descriptor read through its class: itself, or a constant such as `cls.__name__`.
         return t.make(raw.__get__(None, cls.as_constant()))
-    if isinstance(raw, functools.partial):
+    if issubclass(kind, functools.partial):
         return _raw_value(t, raw, source)
     if getter is _CACHE_BINDS:  # functools.lru_cache on a method
         return MethodValue(_raw_value(t, raw, source), obj)

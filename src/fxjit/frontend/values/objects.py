@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from fxjit._C import instance_dict
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, instance_dicts, overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Raised, Rebuilder, Value, _NotImplemented
@@ -40,6 +41,7 @@ BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made in Python
 _NATIVE_METHODS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
+_NATIVE_DATA: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 def builtin_base(cls: type) -> type | None:
@@ -174,7 +176,8 @@ class UserObjectValue(ObjectMethods):
         t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def _read_data_descriptor(self, t: Tracer, raw: Any, owner: type, name: str) -> Value:
-        if name == "__dict__":
+        if name == "__dict__" and type(raw) in _NATIVE_DATA and (
+                self.obj is None or raw.__get__(self.obj) is instance_namespace(self.obj)):
             return self.instance_dict(t)
         if isinstance(raw, types.MemberDescriptorType):
             found = self._slot(t, raw, name)
@@ -633,9 +636,10 @@ def _contents(base: Value) -> Value:
 
 
 def instance_namespace(obj: object) -> dict[str, Any] | None:
-    """The instance's `__dict__`, without running any of the user's code; None where it has none."""
+    """The instance's own dict, as guards find it, whatever its class has for `__dict__` (a proxy's gives that of what it stands
+    for); None where it has none."""
     try:
-        found = object.__getattribute__(obj, "__dict__")
+        found = instance_dict(obj)
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
