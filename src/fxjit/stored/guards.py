@@ -180,6 +180,8 @@ class Sources(Sequence[Source]):
         return self._found[place]
 
     def _read(self, kind: str, base: int | None, *data: Any) -> Source:
+        if kind == "TogetherSource":
+            return TogetherSource(tuple(self._found[part] for part in data[0]))
         cls: Any = getattr(sources_module, kind)
         if base is not None:
             arguments = [self._found[base]]
@@ -188,8 +190,6 @@ class Sources(Sequence[Source]):
             return cls(*arguments)  # type: ignore[no-any-return]  # a Source
         if kind == "ConstSource":
             return ConstSource(unpack(data[0]), data[1])
-        if kind == "TogetherSource":
-            return TogetherSource(tuple(self._found[part] for part in data[0]))
         if kind in (*_ROOTS, "GlobalsSource"):
             return cls(*data)  # type: ignore[no-any-return]  # a Source
         raise ValueError(f"{kind} is no source")
