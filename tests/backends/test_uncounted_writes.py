@@ -74,6 +74,30 @@ def test_a_handler_in_the_program_is_reached(program, records, backend):
         assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_write_to_an_inference_tensor_behind_another_write(inside, backend):
+    def program(w, x, events):
+        with torch.no_grad():
+            w.add_(1)
+        try:
+            with torch.inference_mode(inside):
+                x[0].mul_(2)
+        except RuntimeError as error:
+            events.append(str(error)[:20])
+        return w * 2
+
+    compiled = fxjit.compile(program, backend=backend)
+    for infers in (False, True, True, False):
+        seen = []
+        for call in (program, compiled):
+            with torch.inference_mode(infers):
+                x = torch.ones(3)
+            w, events = torch.ones(3, requires_grad=True), []
+            seen.append((call(w, x, events).tolist(), w.tolist(), x.tolist(), events))
+        assert seen[0] == seen[1]
+
+
 def given_and_written(x, y):
     x.data = y
     x.add_(1)

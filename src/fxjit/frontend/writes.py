@@ -26,7 +26,7 @@ _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_met
 _UNRECORDED = (3, 4)
 
 
-#: The memory of former inference tensors among the inputs.
+#: The memory of inference tensors among the inputs, and of those that were ones: whether it is one.
 _UNCOUNTED = "inputs that count no writes"
 
 
@@ -38,8 +38,8 @@ def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor, is_alias: bo
     """`is_alias`: the graph is given another object over the tensor's memory."""
     if is_alias:
         t.new_source_state(_ALIASES)[str(id(fake))] = fake, _layout(fake), type(tensor)
-    if not counts_writes(tensor):
-        t.new_source_state(_UNCOUNTED)[str(_memory(fake))] = True
+    if tensor.is_inference() or not counts_writes(tensor):
+        t.new_source_state(_UNCOUNTED)[str(_memory(fake))] = tensor.is_inference()
 
 
 def check_written(t: Tracer, node: torch.fx.Node) -> None:
@@ -78,9 +78,12 @@ def _is_same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 
 
 def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:
-    """Breaks the graph at a write to a former inference tensor: eager raises behind it, where a handler may stand."""
+    """Breaks the graph at a write to a former inference tensor, or outside of that mode to one: eager raises behind it, where a
+    handler may stand, and what the graph did before stays done."""
     uncounted = t.new_source_state(_UNCOUNTED)
-    if uncounted and any(str(_memory(each.meta.get("example_value"))) in uncounted for each in schemas.written(node)):
+    allowed = torch.is_inference_mode_enabled()
+    memories = [str(_memory(each.meta.get("example_value"))) for each in schemas.written(node)] if uncounted else ()
+    if any(each in uncounted and not (allowed and uncounted[each]) for each in memories):
         t.break_(
             "operator-raised",
             operator=schemas.name_of(node.target),
