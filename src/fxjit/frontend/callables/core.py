@@ -384,7 +384,8 @@ def _known_class(cls: Value) -> type | None:
 
 
 def _is_protocol_instance(t: Tracer, obj: Value, cls: type) -> bool:
-    """A class made with typing.Protocol: an instance has the attributes that it names."""
+    """A class made with typing.Protocol: an instance has the attributes that it names, none of which may be None where the
+    protocol has a method, or its class is registered."""
     if not getattr(cls, "_is_runtime_protocol", False):
         t.raise_(TypeError, "Instance and class checks can only be used with @runtime_checkable protocols")
     if cls in obj.pytype().__mro__:
@@ -392,7 +393,40 @@ def _is_protocol_instance(t: Tracer, obj: Value, cls: type) -> bool:
     names = getattr(cls, "__protocol_attrs__", None)
     if names is None:
         names = typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]  # 3.11 has no attribute for it
-    return all(protocol.hasattr_(t, obj, name) for name in sorted(names))
+    return all(_has_member(t, obj, cls, name) for name in sorted(names)) or _is_registered(t, obj.pytype(), cls)
+
+
+def _has_member(t: Tracer, obj: Value, protocol_class: type, name: str) -> bool:
+    found = protocol.getattr_or_none(t, obj, name)
+    return found is not None and not (found.pytype() is type(None) and callable(getattr(protocol_class, name, None)))
+
+
+def _is_registered(t: Tracer, sub: type, cls: Any) -> bool:
+    answer = _is_registered_now(sub, cls)
+    if not is_trusted(module_of(sub)):
+        known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
+        t.guard(PythonCheck(known, _is_registered_now if answer else _is_not_registered_now,
+                            f"{cls.__qualname__} has {sub.__qualname__} registered, or not, as in the trace"))
+    return answer
+
+
+class _Instance:
+    """Stands for an instance of `cls`: protocols that name more than methods may only be asked about instances."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    @property  # type: ignore[misc]  # what an object says of its class
+    def __class__(self) -> type:
+        return self.cls
+
+
+def _is_registered_now(sub: type, cls: abc.ABCMeta) -> bool:
+    return abc.ABCMeta.__instancecheck__(cls, _Instance(sub))
+
+
+def _is_not_registered_now(sub: type, cls: abc.ABCMeta) -> bool:
+    return not _is_registered_now(sub, cls)
 
 
 def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:

@@ -463,6 +463,8 @@ class SuperValue(Value):
         cls = self.obj.cls if isinstance(self.obj, ClassValue) and of_class else self.obj.pytype()
         if name == "__class__":
             return t.make(super)
+        if self.start not in cls.__mro__:  # a proxy, which says that it is one: the class that it says is not followed
+            t.break_("call-builtin", function="super", args=self.obj.describe())
         behind = cls.__mro__[cls.__mro__.index(self.start) + 1:]
         descriptors.guard_bases(t, cls)
         for owner in behind:

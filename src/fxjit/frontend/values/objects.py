@@ -394,7 +394,8 @@ class UserObjectValue(ObjectMethods):
         result = self._try_special(t, COMPARE_METHODS[op], other)
         if result is not NOT_IMPLEMENTED:
             return result
-        objects_ne = op == "!=" and descriptors.look_up(t, self.cls, "__ne__")[1] is object
+        # Also in the namespace of another class: `__ne__ = Mapping.__ne__` of a dict.
+        objects_ne = op == "!=" and descriptors.look_up(t, self.cls, "__ne__")[0] is object.__dict__["__ne__"]
         if objects_ne and self._user_special(t, "__eq__") is not None:
             equal = self._try_special(t, "__eq__", other)
             return equal if isinstance(equal, _NotImplemented) else t.make(not protocol.truth(t, equal))
