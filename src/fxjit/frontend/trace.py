@@ -52,6 +52,7 @@ from fxjit.frontend.values import families as _values  # noqa: F401 - every valu
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.bound_arguments import bound_call, holds_bound
 from fxjit.frontend.values.classes import constructed
+from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.constant import ConstantValue, is_plain_constant
 from fxjit.frontend.values.forward_levels import Level
 from fxjit.frontend.values.functions import FunctionValue
@@ -194,6 +195,9 @@ class Trace:
         self.policy.history.varying_numbers.add(source.name)
         found = self._wrap_constant(number, source) if self.policy.number_is_symbolic(number, source) else None
         return found if isinstance(found, SymValue) else None
+
+    def computed_number(self, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
+        return computed(self, fn, args)
 
     def given_tensor_of(self, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
         found = self.builder.input_of(node)

@@ -173,6 +173,9 @@ class NumberTracer(Protocol):
         """A number that is taken to vary from call to call, and found at `source`; None where numbers that vary are compiled
         one by one."""
 
+    def computed_number(self, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
+        """What Python makes of constants and numbers that vary, as guards find it again (computed_numbers.py)."""
+
 
 class RngTracer(Protocol):
     """Random generators: of torch in the graph, of Python and NumPy before it."""

@@ -171,7 +171,22 @@ class SymValue(Value):
         if isinstance(other, TensorValue) or not is_number(other):
             return NOT_IMPLEMENTED
         mine, other = _as_integer(t, self), _as_integer(t, other)
-        return self._compute(t, protocol.COMPARE[op], self, other) if mine is self else protocol.compare(t, op, mine, other)
+        if mine is not self:
+            return protocol.compare(t, op, mine, other)
+        if float in (self.pytype(), other.pytype() if isinstance(other, SymValue) else None):
+            return self._compare_floats(t, protocol.COMPARE[op], other)
+        return self._compute(t, protocol.COMPARE[op], self, other)
+
+    def _compare_floats(self, t: Tracer, fn: Callable[..., Any], other: Value) -> Value:
+        """By the numbers: algebra has no NaN, no infinity and no rounding (`n == n`, `n + 1 > n`)."""
+        found = t.computed_number(fn, [self, other])
+        if found is not None:
+            return found
+        result = self._compute(t, fn, self, other)
+        symbols = [each for value in (self, other) if isinstance(value, SymValue) for each in value.sym.node.expr.free_symbols]
+        if result.is_constant() and not all(each.is_integer for each in symbols):
+            t.break_("data-symbol", value=self.describe(), why="it is known only when the graph runs whether it is a number")
+        return result
 
 
 def _noted(result: Value, fn: Callable[..., Any], *operands: Value) -> Value:
