@@ -77,3 +77,31 @@ def test_of_a_number_in_a_tensor() -> None:
         for number in (1.0, math.nan, math.inf):
             x = torch.full((2,), number)
             assert repr(compiled(x)) == repr(run(x))
+
+
+def exact_sum(numbers: list[float]) -> tuple[int, int]:
+    """The sum as a whole number by a power of 2, as CPython's tests of `math.fsum` have it: shifts by numbers that vary, whose
+    range has no end on either side."""
+    total, power = 0, 0
+    for number in numbers:
+        part, exponent = math.frexp(number)
+        part, exponent = int(math.ldexp(part, 53)), exponent - 53
+        if power > exponent:
+            total <<= power - exponent
+            power = exponent
+        else:
+            part <<= exponent - power
+        total += part
+    tail = max(len(bin(abs(total))) - 2 - 53, -1074 - power)
+    if tail > 0:
+        half = 1 << (tail - 1)
+        total = total // (2 * half) + bool(total & half and total & 3 * half - 1)
+        power += tail
+    return total, power
+
+
+def test_numbers_that_torch_has_no_range_for() -> None:
+    with fxjit.config.patch(compile_tensorless_frames=True, allow_empty_graphs=True):
+        compiled = fxjit.compile(exact_sum, backend="eager")
+        for numbers in ([0.0], [1e100, 1.0, -1e100, 1e-100, 1e50, -1.0], [2.0**53, -0.5, -(2.0**-54)], [1e16, 1.0, 1e-16]):
+            assert compiled(numbers) == exact_sum(numbers)

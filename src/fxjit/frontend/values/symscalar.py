@@ -73,6 +73,11 @@ class SymValue(Value):
             return convert(self.sym)
         except DECIDES_ON_DATA as error:
             t.break_("data-symbol", value=str(self.sym), why=str(error).splitlines()[0])
+        except AssertionError as error:  # torch's ranges of numbers have no sum of two infinities
+            known = t.computed_number(*self.made) if self.made is not None else None
+            if known is None or not known.is_constant():
+                t.break_("data-symbol", value=self.describe(), why=f"torch has no range for it ({error})")
+            return known.as_constant()
 
     def depends_on_data(self) -> bool:
         """Whether it is known only when the graph runs."""
