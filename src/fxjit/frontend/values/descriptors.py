@@ -228,7 +228,7 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         return t.make(raw.__get__(None, cls.as_constant()))
     if issubclass(kind, functools.partial):
         return _raw_value(t, raw, source)
-    if getter is _CACHE_BINDS:  # functools.lru_cache on a method
+    if getter is _CACHE_BINDS or issubclass(kind, _FXJIT_CALLABLES):  # functools.lru_cache on a method, or our own marks
         return MethodValue(_raw_value(t, raw, source), obj)
     t.break_("attribute-unsupported", value=obj.describe(), name=name)
 
