@@ -10,8 +10,10 @@ import torch
 from tests.differential import KERNELS, assert_same_call, scaled
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import fxjit
 from fxjit import config
 from fxjit.backends.native import pipeline, spec
+from fxjit.backends.native.choose import channels_last
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,3 +86,14 @@ def assert_kernels_same() -> Callable[..., None]:
         assert_same_call(lambda *args: list(function(*args)), compiled, *inputs, rtol=scaled(scale), strides=False)
 
     return check
+
+
+@pytest.fixture(params=[0, 1 << 60], ids=["channels last", "plain"])
+def image_layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Convolutions of any size take images channels last, or none does."""
+    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", request.param)
+    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    fxjit.reset()
+    with config.patch(cache_graphs=False, small_graphs_as_captured=False):
+        yield
+    fxjit.reset()

@@ -11,21 +11,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fxjit
-from fxjit import config
 from fxjit.backends.native.choose import channels_last
 from fxjit.backends.native.passes.frames import convolve_frames
 
 aten = torch.ops.aten
-
-
-@pytest.fixture(params=[0, 1 << 60], ids=["channels last", "plain"])
-def layout(request, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", request.param)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
-    fxjit.reset()
-    with config.patch(cache_graphs=False, small_graphs_as_captured=False):
-        yield
-    fxjit.reset()
 
 
 class Video(nn.Module):
@@ -51,7 +40,7 @@ class Video(nn.Module):
 
 
 @pytest.mark.parametrize("images", [1, 2])
-def test_a_network_of_videos_is_as_in_eager(layout, images):
+def test_a_network_of_videos_is_as_in_eager(image_layout, images):
     torch.manual_seed(0)
     model, x = Video(), torch.randn(images, 3, 9, 16, 10)
     found = []
@@ -100,7 +89,7 @@ def test_windows_along_frames_are_those_of_images(window, how, images, monkeypat
 
 @pytest.mark.parametrize("window", [(3, 3, 3), (1, 3, 3), (3, 1, 1), (2, 1, 3)])
 @pytest.mark.parametrize("how", [{}, {"stride": 2}, {"padding": 1}], ids=str)
-def test_other_windows_stay_those_of_volumes(layout, window, how):
+def test_other_windows_stay_those_of_volumes(image_layout, window, how):
     x, weight = torch.randn(2, 16, 6, 7, 8), torch.randn(18, 16, *window)
 
     def call(x, weight):
@@ -116,7 +105,7 @@ def test_other_windows_stay_those_of_volumes(layout, window, how):
 @pytest.mark.parametrize(
     "pool", [((2, 2, 2), 2), ((1, 2, 2), (1, 2, 2)), ((3, 3, 3), 1, 1), ((2, 1, 3), 1, (1, 0, 1), 1, True)], ids=str
 )
-def test_places_of_the_largest_numbers(layout, pool, numbers):
+def test_places_of_the_largest_numbers(image_layout, pool, numbers):
     torch.manual_seed(0)
     x, weight = torch.randn(2, 16, 5, 6, 7), torch.randn(16, 16, 1, 1, 1).round()
     if numbers == "equal":

@@ -11,20 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fxjit
-from fxjit import config
 from fxjit.backends.native.choose import channels_last
 from fxjit.backends.native.passes.convolution import convolve_rows
 from fxjit.counters import counters
-
-
-@pytest.fixture(params=[0, 1 << 60], ids=["channels last", "plain"])
-def layout(request, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", request.param)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
-    fxjit.reset()
-    with config.patch(cache_graphs=False, small_graphs_as_captured=False):
-        yield
-    fxjit.reset()
 
 
 class Sound(nn.Module):
@@ -47,7 +36,7 @@ class Sound(nn.Module):
         return F.pad(y, (-1, 2, 1, 0)), x
 
 
-def test_a_network_of_sounds_is_as_in_eager(layout):
+def test_a_network_of_sounds_is_as_in_eager(image_layout):
     torch.manual_seed(0)
     model = Sound()
     x = torch.randn(2, 1, 40)
@@ -70,7 +59,7 @@ def test_a_network_of_sounds_is_as_in_eager(layout):
 @pytest.mark.parametrize(("groups", "affine"), [(4, True), (24, True), (24, False), (1, True)])
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.parametrize("place", ["first", "between", "last"])
-def test_group_norms_beside_convolutions(layout, place, dims, groups, affine):
+def test_group_norms_beside_convolutions(image_layout, place, dims, groups, affine):
     """ATen's derivative reads the gradients as the images' strides suggest, whatever theirs are."""
     torch.manual_seed(0)
     convolution = nn.Conv1d if dims == 1 else nn.Conv2d
@@ -90,7 +79,7 @@ def test_group_norms_beside_convolutions(layout, place, dims, groups, affine):
         assert mine.stride() == eager.stride()
 
 
-def test_a_group_norm_keeps_channels_last(layout):
+def test_a_group_norm_keeps_channels_last(image_layout):
     def call(x, first, second):
         return F.conv1d(F.group_norm(F.conv1d(x, first), 24), second)
 
@@ -104,7 +93,7 @@ def test_a_group_norm_keeps_channels_last(layout):
 
 @pytest.mark.parametrize("strides", ["plain", "times last", "every second", "expanded"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_results_have_the_strides_of_eager(layout, strides, bias):
+def test_results_have_the_strides_of_eager(image_layout, strides, bias):
     x = {"plain": torch.randn(3, 18, 16), "times last": torch.randn(3, 16, 18).transpose(1, 2),
          "every second": torch.randn(3, 18, 32)[..., ::2], "expanded": torch.randn(1, 18, 16).expand(3, 18, 16)}[strides]
     weight, more = torch.randn(20, 18, 3), torch.randn(20) if bias else None
@@ -125,7 +114,7 @@ def test_results_have_the_strides_of_eager(layout, strides, bias):
 
 
 @pytest.mark.parametrize("size", [(2, 1, 12, 12), (1, 1, 20, 9)], ids=str)
-def test_images_of_one_channel(layout, size):
+def test_images_of_one_channel(image_layout, size):
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 3), nn.Tanh(), nn.Conv2d(1, 18, 1))
     x = torch.randn(size)
@@ -138,7 +127,7 @@ def test_images_of_one_channel(layout, size):
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.filterwarnings("error")
-def test_lengths_that_vary_stay_so_in_training(layout, dims: int, step: int):
+def test_lengths_that_vary_stay_so_in_training(image_layout, dims: int, step: int):
     """With gradients as eager's, and without a warning of torch.fx's of numbers that are symbols."""
     torch.manual_seed(0)
     convolution, transposed = (nn.Conv1d, nn.ConvTranspose1d) if dims == 1 else (nn.Conv2d, nn.ConvTranspose2d)
