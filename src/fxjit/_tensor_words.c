@@ -201,6 +201,20 @@ version_of(PyObject *tensor)
                   : PyObject_GetAttrString(tensor, "_version");
 }
 
+/* The tensor of a tuple that the i-th index of another says, borrowed; NULL with an exception where there is none. */
+static PyObject *
+tensor_at(PyObject *tensors, PyObject *indices, Py_ssize_t i)
+{
+    Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(indices, i));
+    if (index >= 0 && index < PyTuple_GET_SIZE(tensors)) {
+        return PyTuple_GET_ITEM(tensors, index);
+    }
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_IndexError, "there is no tensor %zd", index);
+    }
+    return NULL;
+}
+
 PyDoc_STRVAR(tensor_versions_doc,
 "tensor_versions(tensors, indices) -> list[int]\n\n"
 "How often each of these tensors of a tuple has been written to: their `_version`.");
@@ -215,16 +229,8 @@ tensor_versions(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n
     Py_ssize_t n = PyTuple_GET_SIZE(args[1]);
     PyObject *versions = PyList_New(n);
     for (Py_ssize_t i = 0; versions != NULL && i < n; i++) {
-        Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
-        PyObject *version = NULL;
-        if (index < 0 || index >= PyTuple_GET_SIZE(args[0])) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_IndexError, "tensor_versions(): no such tensor");
-            }
-        }
-        else {
-            version = version_of(PyTuple_GET_ITEM(args[0], index));
-        }
+        PyObject *tensor = tensor_at(args[0], args[1], i);
+        PyObject *version = tensor == NULL ? NULL : version_of(tensor);
         if (version == NULL) {
             Py_CLEAR(versions);
             break;
@@ -247,14 +253,10 @@ writes_are_counted(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
-        Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
-        if (index < 0 || index >= PyTuple_GET_SIZE(args[0])) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_IndexError, "writes_are_counted(): no such tensor");
-            }
+        PyObject *tensor = tensor_at(args[0], args[1], i);
+        if (tensor == NULL) {
             return NULL;
         }
-        PyObject *tensor = PyTuple_GET_ITEM(args[0], index);
         if (counts_writes(tensor) == 0 && !(fxjit_shim.version_keys & ~fxjit_tensor_keys(tensor))) {
             Py_RETURN_FALSE;
         }

@@ -33,7 +33,7 @@ torch.fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
     """All of them that hold while AOTAutograd compiles one graph."""
-    with (no_float_tensors(), funccopied_context(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes(), kept_checks(),
+    with (no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes(), kept_checks(),
           no_progress_bars()):
         yield
 
@@ -84,7 +84,7 @@ def kept_checks() -> Iterator[None]:
         yield
 
 
-def funccopied_context() -> contextlib.AbstractContextManager[Any]:
+def functorch_settings() -> contextlib.AbstractContextManager[Any]:
     """`cse` would import the whole of inductor for one of its functions; random numbers are eager's own; the backward graph is
     compiled with the forward graph, where an error can still be dealt with. The partitioner keeps what both budgets allow."""
     from torch._functorch import config as functorch_config
