@@ -266,7 +266,8 @@ class Trace:
         self._has_wrappers |= wrapper
         if not wrapper and overrides.has_torch_function(type(tensor)):
             given, given_source = as_base_tensor(tensor, source)
-        fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else self.policy.fake(given, source)
+        fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else writes.as_at_the_start(
+            self, given, lambda: self.policy.fake(given, source))
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self.has_symbols |= bool(symbolic) or open_strides
         spec = TensorSpec.of(tensor, dynamic_dims=symbolic, fake=fake if open_strides else None)

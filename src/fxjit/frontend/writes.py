@@ -1,5 +1,6 @@
 """Autograd's facts about inputs that are views: writes that eager refuses, to memory in which elements overlap and, while
-gradients are recorded, to leaves and to views that autograd cannot follow; and views of them made without recording.
+gradients are recorded, to leaves and to views that autograd cannot follow; views that may not be used behind a write to their
+base; and views of inputs made without recording.
 
 Fake tensors know nothing of the first, and the guard of an input nothing of the second. A graph that fails in the middle, after
 it has written, cannot be run again: what the program did before would be lost.
@@ -7,8 +8,9 @@ it has written, cannot be run again: what the program did before would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
@@ -18,13 +20,18 @@ from fxjit.guards.kinds import PythonCheck
 
 from .tracer import Tracer
 from .values.choices import choices
-from .values.tensor import TensorValue
+from .values.tensor import TensorValue, check_history
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
 _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_meta", lambda view: 0)
 #: Under `no_grad`, and in inference mode.
 _UNRECORDED = (3, 4)
+_set_versions: Any = torch_private.get_or(
+    "torch._C._autograd._unsafe_set_version_counter", lambda tensors, versions: None)
+_Rest = TypeVar("_Rest")
 
+#: For what an input is a view of, or the input itself: a fake tensor of its memory, and the version it began with.
+_BASES = "what inputs are views of"
 
 #: The memory of inference tensors among the inputs, and of those that were ones: whether it is one.
 _UNCOUNTED = "inputs that count no writes"
@@ -40,6 +47,31 @@ def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor, is_alias: bo
         t.new_source_state(_ALIASES)[str(id(fake))] = fake, _layout(fake), type(tensor)
     if tensor.is_inference() or not counts_writes(tensor):
         t.new_source_state(_UNCOUNTED)[str(_memory(fake))] = tensor.is_inference()
+
+
+def as_at_the_start(
+    t: Tracer, tensor: torch.Tensor, make: Callable[[], tuple[torch.Tensor, _Rest]]
+) -> tuple[torch.Tensor, _Rest]:
+    """The fake tensor of an input, and what else `make` gives, with versions as at the start of the trace: a view that is met
+    behind a write to its base was there before. Breaks the graph where autograd then has no history of it, and eager raises."""
+    with torch._C.DisableTorchFunctionSubclass():
+        base = tensor._base if tensor._is_view() else None
+        key = str(id(tensor if base is None else base))
+    bases = t.new_source_state(_BASES)
+    known, began = bases.get(key, (None, 0))
+    if known is None or known._version == began:
+        made = make()
+        if known is None and not made[0].is_inference():
+            bases[key] = made[0], made[0]._version
+        return made
+    now = known._version
+    _set_versions((known,), (began,))
+    try:
+        made = make()
+    finally:
+        _set_versions((known,), (now,))
+    check_history(t, made[0])
+    return made
 
 
 def check_written(t: Tracer, node: torch.fx.Node) -> None:
@@ -103,24 +135,28 @@ def _has_internal_overlap(fake: object) -> bool:
 
 def guard_written_inputs(t: Tracer, graph: torch.fx.Graph, values: Iterable[TensorValue]) -> None:
     """Inputs that require gradients and that the graph writes to are ones that may be written to. Those that got other `data`
-    count writes to it."""
-    values = tuple(values)
+    count writes to it. Views of what is written to are ones that may be used behind it."""
+    values = tuple(value for value in values if value.source is not None)
+    inputs = [(value, value.real) for value in values if value.real is not None]
+    given = [value for value in values if value.new_data is not None]
     with torch._C.DisableTorchFunctionSubclass():  # these queries are none of the program's
-        inputs = [
-            value
-            for value in values
-            if value.source is not None and value.real is not None and value.real.requires_grad and not value.real.is_leaf
-        ]
-    given = [value for value in values if value.source is not None and value.new_data is not None]
-    if not inputs and not given:
+        recorded = {id(real) for _, real in inputs if real.requires_grad and not real.is_leaf}
+        views = {id(real) for _, real in inputs if real._is_view()}
+    shared = Counter(_memory(value.fake) for value, _ in inputs)
+    if not recorded and not views and not given and len(shared) == len(inputs):
         return
     written = {_memory(each.meta.get("example_value")) for node in graph.nodes for each in schemas.written(node)}
     for value in given:
         if _memory(value.fake) in written and value.source is not None:
             t.guard(PythonCheck((value.source,), counts_writes, "it counts writes"))
-    for value in inputs:
-        if _memory(value.fake) in written and value.source is not None and may_be_written(value.real):
+    for value, real in inputs:
+        memory = _memory(value.fake)
+        if memory not in written or value.source is None:
+            continue
+        if id(real) in recorded and may_be_written(real):
             t.guard(PythonCheck((value.source,), may_be_written, "autograd lets it be written to"))
+        elif (id(real) in views or shared[memory] > 1) and keeps_history(real):
+            t.guard(PythonCheck((value.source,), keeps_history, "autograd lets it be used behind a write to its base"))
 
 
 def guard_unrecorded_views(t: Tracer, graph: torch.fx.Graph, values: Iterable[TensorValue]) -> None:
@@ -178,3 +214,10 @@ def may_be_written(tensor: Any) -> bool:
             return True
         base = tensor._base
         return int(_creation_meta(tensor)) == 0 and (base is None or not (base.is_leaf and base.requires_grad))
+
+
+def keeps_history(tensor: Any) -> bool:
+    """Whether autograd lets a tensor be used behind a write to what it is a view of: no view that was made without recording or
+    with others at once, where gradients are recorded now."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return not tensor._is_view() or int(_creation_meta(tensor)) == 0 or not tensor._base.requires_grad

@@ -155,6 +155,7 @@ class TensorValue(GraphTensor, SuperLookup):
         return self._class_attribute(t, name)
 
     def _read_unguarded(self, t: Tracer, name: str) -> Value:
+        check_history(t, self.fake)
         subject = self.real if self.real is not None else self.fake
         value = getattr(subject, name)
         if self.source is not None:
@@ -579,11 +580,23 @@ class AutogradNodeValue(UntraceableValue):
         return t.make(True)
 
 
+def check_history(t: Tracer, fake: torch.Tensor) -> None:
+    """Breaks the graph where autograd refuses a view of what was written to since."""
+    try:
+        fake.is_leaf  # noqa: B018
+    except RuntimeError as error:
+        t.break_("operator-raised", operator="a view of what was written to",
+                 error=f"RuntimeError: {str(error).splitlines()[0]}")
+
+
 def _grad_fn(value: TensorValue, t: Tracer) -> Value:
+    check_history(t, value.fake)
     node = (value.real if value.real is not None else value.fake).grad_fn
     if value.source is not None:
         source = value.source_of("grad_fn")
         t.guard(ConstIs(source, None) if node is None else TypeIs(source, type(node)))
+    if node is None and value.fake.grad_fn is not None:
+        node = value.fake.grad_fn  # a write of this trace has made it
     if node is None:
         return t.make(None)
     nodes: dict[Any, Any] = t.new_source_state("autograd nodes")
