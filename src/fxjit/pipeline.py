@@ -310,6 +310,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         plan = plan_new_code(result)
         if not trace.leaves_stay_inside(plan.outputs):
             leave_trace(RetraceFrame("a leaf of autograd's graph is seen outside"))
+        if not result.effect_log.made_classes.are_hidden(plan.constants):
+            trace.policy.history.makes_classes = False
+            leave_trace(RetraceFrame("a part of a class that the trace made is seen outside"))
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if isinstance(end, Break) and end.skip is not None and _captures_little(graph):

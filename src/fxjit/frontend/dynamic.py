@@ -77,6 +77,8 @@ class FrameHistory:
     random_inputs: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
     leaves: bool = True
+    #: Off once a part of a class that a trace made was seen outside.
+    makes_classes: bool = True
     #: Off once a backend failed on sizes that vary: torch has operators that are at a loss with them.
     sizes_vary: bool = True
     #: Off once code that a helper process compiled could not take the place of the captured graph.

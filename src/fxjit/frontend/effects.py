@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value, _NotImplemented, next_creation_id
+from fxjit.frontend.values.made_classes import MadeClasses
 from fxjit.frontend.values.traits import Undoable
 
 
@@ -55,6 +56,8 @@ class Effects:
         #: Objects that share their instance dict with another one.
         self._sharing: dict[Value, Value] = {}
         self._log: list[Effect] = []
+        #: Classes that the trace made: each run makes its own.
+        self.made_classes = MadeClasses()
         self._restored: set[Value] = set()
         self._confined_since: int | None = None
         self._reached_back = False

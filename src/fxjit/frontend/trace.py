@@ -729,7 +729,7 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
     for ending in a region, `relied_on` is given the guards of what that was decided by, where sizes do not vary.
     `whole`: a break is an error."""
     break_points = BreakPoints()
-    break_points.whole = whole
+    break_points.whole, break_points.makes_classes = whole, history.makes_classes
     break_points.speculates = config.capture_checks and entries.speculates(frame.code)
     code = decode(frame.code)
     attempts, in_regions = 0, list[GuardSet]()

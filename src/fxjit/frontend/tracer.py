@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fxjit.frontend.interp.restart import BreakPoints
     from fxjit.frontend.rng_steps import RngSteps
     from fxjit.frontend.values.base import Lazy, Value, _NotImplemented
+    from fxjit.frontend.values.made_classes import MadeClasses
     from fxjit.frontend.values.symscalar import SymValue
     from fxjit.frontend.values.tensor import TensorValue
     from fxjit.guards.kinds import Guard
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 class EffectLog(Protocol):
     """The effects of the trace on objects that the caller can see (frontend/effects.py)."""
+
+    @property
+    def made_classes(self) -> MadeClasses:
+        """Classes that the trace made."""
 
     def is_mutated(self, value: Value) -> bool:
         """Whether `mutate` was called with the value."""

@@ -35,13 +35,20 @@ _KEEPS = (LocalSource, ConstSource, ClosureCellSource, RandomSource)
 
 
 def plan(result: TraceResult) -> Plan:
-    """Plans the new code: the values that the graph must output, and the sources that are read."""
+    """Plans the new code: the values that the graph must output, the sources that are read, and what it holds."""
     scratch = Rebuilder(Asm(result.arg_names, result.code.freevars), result.effect_log)
+    _push_all(scratch, result)
+    scratch.plan.constants += scratch.asm.held()
+    return scratch.plan
+
+
+def _push_all(scratch: Rebuilder, result: TraceResult) -> None:
+    """What the new code hands on."""
     replay(scratch, result.effects)
     end = result.end
     if isinstance(end, Return):
         scratch.push(end.value)
-        return scratch.plan
+        return
     exits = {block.stack_index for block in end.state.blocks}
     for block in end.state.blocks:
         block.manager.push_manager(scratch)
@@ -55,7 +62,6 @@ def plan(result: TraceResult) -> Plan:
         scratch.push(value)
     for frame in end.inner:
         push_inner(scratch, frame)
-    return scratch.plan
 
 
 def assemble(result: TraceResult, planned: Plan, compiled: Callable[..., Any] | None, *,

@@ -14,7 +14,7 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.values.base import NULL, Lazy, Value
 from fxjit.frontend.values.traits import WrappedOutput
-from fxjit.guards.source import Source
+from fxjit.guards.source import ConstSource, Source
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class Plan:
     outputs: list[Value] = field(default_factory=list)
     #: Sources read, in the order of the first read.
     sources: dict[Source, None] = field(default_factory=dict)
+    #: Objects that the new code holds.
+    constants: list[object] = field(default_factory=list)
 
 
 class Rebuilder:
@@ -41,6 +43,8 @@ class Rebuilder:
         self._outputs = outputs or {}
         self._sources = sources or {}
         self._built: dict[Value, str] = {}
+        #: Classes that were made again.
+        self._classes: dict[int, str] = {}
         self._seen_outputs: set[Value] = set()
 
     def push(self, value: Value) -> None:
@@ -64,6 +68,8 @@ class Rebuilder:
             self._build(value)
 
     def _push_source(self, source: Source) -> None:
+        if isinstance(source, ConstSource) and self._push_class(source.obj):
+            return
         self.plan.sources.setdefault(source)
         held = self._sources.get(source)
         if held is not None:
@@ -98,7 +104,23 @@ class Rebuilder:
             self.asm.load_local(temp)
 
     def push_const(self, obj: object) -> None:
-        self.asm.load_const(obj)
+        if not self._push_class(obj):
+            self.asm.load_const(obj)
+
+    def _push_class(self, obj: object) -> bool:
+        """Pushes this run's own one in the place of a class that the trace made; whether `obj` is such a one."""
+        maker = self.effects.made_classes.maker_of(obj)
+        if maker is None:
+            return False
+        made = self._classes.get(id(obj))
+        if made is None:
+            made = self._classes[id(obj)] = self.asm.fresh_local("class")
+            self.temps.append(made)
+            self.asm.begin_call(maker)
+            self.asm.call(0)
+            self.asm.store_local(made)
+        self.asm.load_local(made)
+        return True
 
     def call(self, fn: Callable[..., object], *args: Value | object) -> None:
         self.asm.begin_call(fn)
@@ -106,5 +128,5 @@ class Rebuilder:
             if isinstance(arg, Value):
                 self.push(arg)
             else:
-                self.asm.load_const(arg)
+                self.push_const(arg)
         self.asm.call(len(args))

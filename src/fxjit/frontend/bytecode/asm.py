@@ -153,6 +153,10 @@ class Asm:
             self.emit("LOAD_CONST", self._constant(self._held_by(obj)))
             self.load_attr("obj")
 
+    def held(self) -> list[object]:
+        """The objects among the constants that are no plain ones."""
+        return [each.obj for each in self._held.values()]
+
     def _held_by(self, obj: object) -> Held:
         held = self._held.get(id(obj))
         if held is None:

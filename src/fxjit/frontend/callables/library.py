@@ -39,6 +39,7 @@ from fxjit.frontend.values.calls import (
 )
 from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.concrete import NotConcrete, concrete
+from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -413,11 +414,16 @@ for _choice in (itertools.permutations, itertools.combinations, itertools.combin
 
 @handles(collections.namedtuple)
 def namedtuple(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not t.break_points.makes_classes:
+        t.break_("call-builtin", function="namedtuple", args=", ".join(arg.describe() for arg in args))
     known = [concrete_or_break(t, arg, "namedtuple") for arg in args]
     named = {name: concrete_or_break(t, arg, "namedtuple") for name, arg in kwargs.items()}
     caller = t.running_frame.globals.namespace.get("__name__", "__main__")
     named.setdefault("module", caller)
-    return protocol.fold(t, lambda: collections.namedtuple(*known, **named))
+    defaults = named.get("defaults") or ()
+    if not all(is_plain_constant(each) for each in defaults):
+        t.break_("call-builtin", function="namedtuple", args="defaults that can be written to")
+    return protocol.fold(t, lambda: t.effects.made_classes.make(collections.namedtuple, *known, **named))
 
 
 def _dataclass(t: Tracer, obj: Value) -> tuple[type, Source] | None:

@@ -36,6 +36,8 @@ class BreakPoints:
         self.speculates = True
         #: Whether locks may be held while the graph runs.
         self.holds_locks = True
+        #: Whether classes may be made while tracing.
+        self.makes_classes = True
         #: Whether a break is an error.
         self.whole = False
         #: Whether what only a run knows may be a symbol at this point.
