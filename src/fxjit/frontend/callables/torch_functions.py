@@ -97,11 +97,18 @@ def _method_handler(name: str) -> Handler:
 def _attribute_handler(fn: types.MethodWrapperType) -> Handler | None:
     """Handler of `torch.Tensor.shape.__get__`, the callable that modes receive for an attribute."""
     descriptor: Any = fn.__self__
+    if not isinstance(descriptor, property | types.GetSetDescriptorType):
+        return None  # methods, such as those that Tensor has of object, are bound
     getter: Any = descriptor.fget if isinstance(descriptor, property) else descriptor
     name: str = getattr(getter, "__name__", "")
     if fn.__name__ != "__get__" or getattr(torch.Tensor, name, None) is not descriptor:
         return None
-    return lambda t, args, kwargs: protocol.getattr_(t, args[0], name)
+
+    def read(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not args or protocol.type_lookup(args[0].realize().pytype(), name) is not descriptor:
+            t.break_("call-builtin", function=f"Tensor.{name}.__get__", args=", ".join(arg.describe() for arg in args))
+        return protocol.getattr_(t, args[0], name)
+    return read
 
 
 # -- what the program may ask --------------------------------------------------------------------------------------

@@ -204,7 +204,11 @@ class UserObjectValue(ObjectMethods):
         try:
             found = slot.__get__(self.obj, type(self.obj))
         except AttributeError:
-            t.break_("attribute-unsupported", value=self.describe(), name=name)
+            if any(descriptors.look_up(t, self.cls, hook)[0] not in (NOT_IMPLEMENTED, object.__getattribute__)
+                   for hook in ("__getattr__", "__getattribute__")):  # which a guard would call
+                t.break_("attribute-unsupported", value=self.describe(), name=name)
+            t.guard(HasAttr(self.source, name, False))
+            return None
         return t.wrap(found, AttrSource(self.source, name)).realize()
 
     def _refuse_foreign(self, t: Tracer, slot: types.MemberDescriptorType) -> None:
