@@ -723,15 +723,11 @@ def _refuse(cls: Any, why: str) -> None:
 
 
 for _manager, _why in (
-    (torch.autograd.graph.saved_tensors_hooks, "what autograd saves is decided by the compiled graph"),
-    (torch.autograd.graph.save_on_cpu, "what autograd saves is decided by the compiled graph"),
-    (torch.autograd.graph.disable_saved_tensors_hooks, "what autograd saves is decided by the compiled graph"),
     (torch.autograd.set_detect_anomaly, "it changes how the autograd engine runs"),
     (torch.autograd.detect_anomaly, "it changes how the autograd engine runs"),
     (torch.autograd.profiler.profile, "it measures the running program"),
     (torch.profiler.profile, "it measures the running program"),
     (torch.autograd.set_multithreading_enabled, "it changes how the autograd engine runs"),
-    (torch.random.fork_rng, "it saves and restores the state of generators"),
 ):
     _refuse(_manager, _why)
 
