@@ -18,7 +18,7 @@ from fxjit.frontend.values import protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iteration import IteratorValue, consume
-from fxjit.frontend.values.keys import HashKey, has_known_hash, key_of, key_to_find
+from fxjit.frontend.values.keys import HashKey, IdentityKey, has_known_hash, key_of, key_to_find
 from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.set_history import History
 from fxjit.frontend.values.wrap import creates, wraps
@@ -36,6 +36,27 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 #: A set or a view of a dict, of keys and for real; the values of the keys; and what made it.
 Operand = tuple[Collection[HashKey], Mapping[HashKey, Value], History | None]
+
+
+class ChosenOrder(Value):
+    """The mark of a set whose order was chosen while tracing. Where it is still reached when the trace ends, the trace breaks
+    before it is looked at (resumability.check_generators)."""
+
+    is_suspended = True
+
+    def __init__(self, t: Tracer, cls: type) -> None:
+        super().__init__(None)
+        self.cls = cls
+        self.created_step, self.created_index, self.created_at = t.here()
+        t.new_source_state("generators").setdefault("all", []).append(self)
+
+    def has_cleanup(self) -> bool:
+        """Never: its end is not observable."""
+        return False
+
+    def why_before(self) -> tuple[str, dict[str, object]]:
+        """The reason for a break before the set is iterated over."""
+        return "value-slot", {"slot": "__iter__", "type": self.cls.__name__}
 
 
 class SetValue(Value):
@@ -84,6 +105,8 @@ class SetValue(Value):
     #: What made the order; None where that is not known.
     history: History | None
     _obj: set[Any] | frozenset[Any] | None = None
+    #: Where the order of the elements was chosen.
+    chosen: ChosenOrder | None = None
     #: The set that exists, as long as nothing depends on its order.
     given: set[Any] | frozenset[Any] | None = None
 
@@ -107,8 +130,19 @@ class SetValue(Value):
             if self._has_unknown_table():
                 t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
             if len(known) > 1 and not all(map(has_known_hash, known)):
-                t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
+                known = self._chosen_order(t)
         return known
+
+    def _chosen_order(self, t: Tracer) -> list[HashKey]:
+        """That of objects which the trace makes and which have their addresses for hashes: CPython promises none, and one is as
+        good as another, so long as nobody sees the set in the order that it gets when it is built. (Of objects from outside,
+        the program may have seen it before.)"""
+        new = [key for key in self.elements if isinstance(key, IdentityKey) and key.value.source is None]
+        if len(new) < len(self.elements) or self.source is not None:
+            t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
+        if self.chosen is None:
+            self.chosen = ChosenOrder(t, self.cls)
+        return sorted(new, key=lambda key: key.value.creation_id)
 
     def given_order(self, t: Tracer) -> list[HashKey] | None:
         """The order of a set that was given and has not changed: guarded, beside the elements."""
@@ -292,10 +326,13 @@ class SetValue(Value):
             t.raise_(KeyError, "pop from an empty set")
         if self.source is not None and len(self.order) > 1:  # it has a finger that says where it looks first
             t.break_("value-slot", slot="pop", type=self.cls.__name__)
-        self.ordered_keys(t)
+        known = self.ordered_keys(t)
         self._mutate(t)
         _bind_order(self.order)
-        key = self.order.pop()
+        if self.chosen is not None:
+            self.order.remove(key := known[0])
+        else:
+            key = self.order.pop()
         self.history = set_history.done(self.history, "pop")
         return self.elements.pop(key)
 
