@@ -27,12 +27,12 @@ from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given
 from fxjit.homes import name_with_module
 
 
-def _from_array(t: Tracer, data: Value) -> Value:
+def _from_array(t: Tracer, data: Value, only_read: bool = False) -> Value:
     """An array of NumPy as the tensor over its memory, a deque as a list; anything else as it is."""
     if data.pytype() is deque:
         return ListValue(protocol.unpack(t, data))
-    as_tensor: Callable[[Tracer], Value] | None = getattr(data, "as_tensor", None)
-    return data if as_tensor is None else as_tensor(t)
+    as_tensor: Callable[[Tracer, bool], Value] | None = getattr(data, "as_tensor", None)
+    return data if as_tensor is None else as_tensor(t, only_read)
 
 
 def _of_numbers(t: Tracer, data: Value, kwargs: Kwargs) -> tuple[Value, dict[str, Value]]:
@@ -80,7 +80,7 @@ def _dtype_and_device(kwargs: Kwargs) -> dict[str, Value]:
 
 @handles(torch.tensor)
 def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    data = _from_array(t, args[0] if args else kwargs["data"])
+    data = _from_array(t, args[0] if args else kwargs["data"], only_read=True)
     if isinstance(data, TensorValue):
         copy = t.emit("clone", [t.emit("detach", [data])])
         wanted = _dtype_and_device(kwargs)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.frontend.values.untraceable import StandInValue, UntraceableValue
 from fxjit.guards.kinds import InstanceHasAttr, SameObject
 from fxjit.guards.source import InstanceDictSource, ItemSource, Source, mro_of
 
@@ -47,7 +48,11 @@ def met_object(t: Tracer, value: Value, obj: object, namespace: dict[str, Any] |
     assert value.source is not None
     if met(t, value, namespace, value.source):
         return value
-    return UntraceableValue(obj, value.source, "attribute-unsupported", value=value.describe(), name="__dict__")
+    cls = value.pytype()
+    says_its_class = (protocol.type_lookup(cls, "__getattribute__") is object.__getattribute__
+                      and protocol.type_lookup(cls, "__class__") is object.__dict__["__class__"])
+    made = UntraceableValue if says_its_class else StandInValue
+    return made(obj, value.source, "attribute-unsupported", value=value.describe(), name="__dict__")
 
 
 def met(t: Tracer, value: Value, namespace: dict[str, Any] | None, source: Source | None) -> bool:

@@ -1,8 +1,8 @@
 """NumPy in traced code: arrays over the graph's tensors, scalars and dtypes that are constants.
 
 wrap.py makes arrays of what the frame found; every operation on one is a node (numpy_calls.py). An array that no tensor
-can stand for (objects, foreign byte order, read-only memory) is known by name only: it may be passed on, stored and
-returned, and every use of it breaks.
+can stand for (objects, foreign byte order, elements that are one in memory) is known by name only: it may be passed on,
+stored and returned, and every use of it breaks.
 """
 
 from __future__ import annotations
@@ -42,6 +42,22 @@ def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
     if not array.flags.writeable:
         raise ValueError("a read-only array")
     return torch.from_numpy(array)
+
+
+def read_only_tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """The tensor over the memory of an array that refuses to be written to: a graph only reads it. torch would warn."""
+    if array.flags.writeable:
+        raise ValueError("an array that may be written to")
+    return torch.from_numpy(np.asarray(_Memory(array)))
+
+
+class _Memory:
+    """The memory of an array, as if it might be written to."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        place, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -109,7 +125,7 @@ class ArrayValue(Value):
         else:
             cg.call(scalar_of if self.scalar else array_of, self.tensor)
 
-    def as_tensor(self, t: Tracer) -> Value:
+    def as_tensor(self, t: Tracer, only_read: bool = False) -> Value:
         """`torch.as_tensor(array)`: a tensor over the array's memory; a scalar has none to share."""
         if self.scalar:
             return t.emit("clone", [self.tensor])
@@ -272,6 +288,23 @@ def _ascending(given: slice, size: int) -> tuple[int, int, int]:
     return (places.start, places.stop, places.step) if places else (0, 0, 1)
 
 
+class ReadOnlyArrayValue(ArrayValue):
+    """An array from outside that refuses to be written to. So do its stand-ins: what would write to it breaks the graph."""
+
+    def stand_in(self) -> Any:
+        made = super().stand_in()
+        made.flags.writeable = False
+        return made
+
+    def facts(self) -> Any:
+        return (*super().facts(), "read-only")
+
+    def as_tensor(self, t: Tracer, only_read: bool = False) -> Value:
+        if only_read:
+            return super().as_tensor(t)
+        t.break_("numpy-differs", function="torch.from_numpy", why="torch warns of an array that refuses to be written to")
+
+
 class ArrayViewValue(ArrayValue):
     """An array that is a view in NumPy and no view in torch (`a[::-1]`, `np.broadcast_to`): the graph computes with a copy,
     made again once something was written since. What leaves the trace is NumPy's own view of the array. What is written to one
@@ -362,7 +395,7 @@ class ArrayViewValue(ArrayValue):
     def rebuild(self, cg: Rebuilder) -> None:
         self._recipe.rebuild(cg)
 
-    def as_tensor(self, t: Tracer) -> Value:
+    def as_tensor(self, t: Tracer, only_read: bool = False) -> Value:
         t.break_("numpy-differs", function="torch.from_numpy", why="the array is a view that no tensor can be")
 
 
@@ -429,8 +462,8 @@ class ArrayFlagsValue(Value):
         if name == "owndata":
             base = self.array._base(t)
             return t.make(base.is_constant() and base.as_constant() is None)
-        if name == "writeable" and type(self.array) is ArrayValue and not self.array.scalar:
-            return t.make(True)  # found arrays that refuse writes are not traced, and views that do are no tensors
+        if name == "writeable" and not isinstance(self.array, ArrayViewValue) and not self.array.scalar:
+            return t.make(type(self.array) is ArrayValue)  # views that refuse writes are no tensors
         fake = self.array.tensor.fake
         numbers = [*map(int, fake.shape)], [*map(int, fake.stride())]  # those of this call
         spread = any(stride == 0 and size > 1 for size, stride in zip(*numbers, strict=True))
@@ -528,6 +561,9 @@ class ArrayFunctionValue(Value):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         handler = exact(self.fn)
         return handler(t, list(args), dict(kwargs)) if handler is not None else call_function(t, self.fn, args, kwargs)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push_const(self.fn)
 
 
 #: The default of arguments whose absence means something of its own.
@@ -693,11 +729,16 @@ def _from_numpy(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 
 def writable_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
-    """The tensor over an array's memory; None where there can be none."""
-    if type(array) is not np.ndarray or not array.flags.writeable or array.dtype.kind not in "bifuc":
+    """The tensor over the memory of an array that may be written to; None where there can be none."""
+    return _tensor_over(array, tensor_of) if array.flags.writeable else None
+
+
+def _tensor_over(array: np.ndarray[Any, Any], make: Callable[[np.ndarray[Any, Any]], torch.Tensor]) -> torch.Tensor | None:
+    spread = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
+    if type(array) is not np.ndarray or array.dtype.kind not in "bifuc" or spread:  # NumPy lays out results by such strides
         return None
     try:
-        tensor = torch.from_numpy(array)
+        tensor = make(array)
     except (TypeError, ValueError):
         return None
     return tensor if tensor.dtype in _DTYPES else None
@@ -708,13 +749,15 @@ def _wrap_array(t: Tracer, obj: np.ndarray[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     # Guards and the graph get the tensor that is made when the frame begins, in the mode that is on then.
     with torch.inference_mode(t.new_source_state("inference mode").get("at the start", torch.is_inference_mode_enabled())):
-        tensor = writable_tensor(obj) if config.trace_numpy else None
+        writable = obj.flags.writeable
+        over = tensor_of if writable else read_only_tensor_of
+        tensor = _tensor_over(obj, over) if config.trace_numpy else None
     if tensor is None:
         return UntraceableValue(obj, source, "numpy-function", function="ndarray (of a kind that no tensor can stand for)")
-    t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), True))
-    inner = ApplySource(source, tensor_of)
+    t.guard(ConstIs(AttrSource(AttrSource(source, "flags"), "writeable"), writable))
+    inner = ApplySource(source, over)
     t.given_tensor(tensor, inner, owner=source)
-    made = ArrayValue(GivenTensor(t, tensor, inner), False, source)
+    made = (ArrayValue if writable else ReadOnlyArrayValue)(GivenTensor(t, tensor, inner), False, source)
     made.found = obj
     return made
 

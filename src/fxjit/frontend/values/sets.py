@@ -137,12 +137,12 @@ class SetValue(Value):
         """That of objects which the trace makes and which have their addresses for hashes: CPython promises none, and one is as
         good as another, so long as nobody sees the set in the order that it gets when it is built. (Of objects from outside,
         the program may have seen it before.)"""
-        new = [key for key in self.elements if isinstance(key, IdentityKey) and key.value.source is None]
+        new = {key.value.creation_id: key for key in self.elements if isinstance(key, IdentityKey) and key.value.source is None}
         if len(new) < len(self.elements) or self.source is not None:
             t.break_("value-slot", slot="__iter__", type=self.cls.__name__)
         if self.chosen is None:
             self.chosen = ChosenOrder(t, self.cls)
-        return sorted(new, key=lambda key: key.value.creation_id)
+        return [new[at] for at in sorted(new)]
 
     def given_order(self, t: Tracer) -> list[HashKey] | None:
         """The order of a set that was given and has not changed: guarded, beside the elements."""

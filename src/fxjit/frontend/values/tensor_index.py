@@ -64,10 +64,10 @@ def index_of(t: Tracer, key: Value) -> Value:
 def _of_array(t: Tracer, key: Value, alone: bool = False) -> Value:
     """An array of NumPy as an index: integers of any width as int64. Torch takes one of several dimensions that is the whole
     key for a tuple of its rows."""
-    as_tensor: Callable[[Tracer], GraphTensor] | None = getattr(key, "as_tensor", None)
+    as_tensor: Callable[[Tracer, bool], GraphTensor] | None = getattr(key, "as_tensor", None)
     if as_tensor is None or key.pytype() is not np.ndarray:
         return key
-    index = as_tensor(t)
+    index = as_tensor(t, True)
     if index.fake.dim() == 0 or index.fake.is_floating_point() or (alone and index.fake.dim() > 1):
         return key
     return index if index.fake.dtype in (torch.bool, torch.uint8, torch.int64) else t.emit("to", [index, t.make(torch.int64)])

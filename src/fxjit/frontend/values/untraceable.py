@@ -7,14 +7,16 @@ instruction that merely moves it.)
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors
-from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.base import Value, _NotImplemented
+from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.guards.source import Source
+
+#: A method of C of such an object, bound; None where the name is of something else (untraceable_methods.py).
+method_of: Final[ExtensionPoint[[Tracer, UntraceableValue, str], Value | None]] = ExtensionPoint("method_of")
 
 
 class UntraceableValue(Value):
@@ -38,12 +40,10 @@ class UntraceableValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__class__":
             return t.make(type(self.obj))
-        cls = type(self.obj)
-        if self.source is not None and type(self) is UntraceableValue and (
-                descriptors.look_up(t, cls, "__getattribute__")[0] is object.__getattribute__):
-            found, owner = descriptors.look_up(t, cls, name)
-            if isinstance(found, types.MethodDescriptorType) and owner is not object:
-                return UntraceableMethodValue(self, name)
+        if self.source is not None and type(self) is UntraceableValue:
+            method = method_of(t, self, name)
+            if method is not None:
+                return method
         self.refuse(t)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
@@ -93,35 +93,6 @@ class UntraceableValue(Value):
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         self.refuse(t)
-
-
-class UntraceableMethodValue(Value):
-    """A method of C of such an object, bound: reading one does nothing, so that the graph ends once, at the call. What the
-    instance has under the name is read when new bytecode reads it."""
-
-    def __init__(self, owner: UntraceableValue, name: str) -> None:
-        super().__init__(None)
-        self.owner: Final = owner
-        self.name: Final = name
-
-    def pytype(self) -> type:
-        return types.BuiltinMethodType
-
-    def describe(self) -> str:
-        return f"`{self.owner.pytype().__name__}.{self.name}`"
-
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        self.owner.refuse(t)
-
-    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        self.owner.refuse(t)
-
-    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        self.owner.refuse(t)
-
-    def rebuild(self, cg: Rebuilder) -> None:
-        cg.push(self.owner)
-        cg.asm.load_attr(self.name)
 
 
 class StandInValue(UntraceableValue):

@@ -1,0 +1,51 @@
+"""Methods of C of objects that are known by name only."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import descriptors, untraceable
+from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.untraceable import UntraceableValue
+
+
+class UntraceableMethodValue(Value):
+    """A method of C of such an object, bound: reading one does nothing, so that the graph ends once, at the call. What the
+    instance has under the name is read when new bytecode reads it."""
+
+    def __init__(self, owner: UntraceableValue, name: str) -> None:
+        super().__init__(None)
+        self.owner: Final = owner
+        self.name: Final = name
+
+    def pytype(self) -> type:
+        return types.BuiltinMethodType
+
+    def describe(self) -> str:
+        return f"`{self.owner.pytype().__name__}.{self.name}`"
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        self.owner.refuse(t)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        self.owner.refuse(t)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        self.owner.refuse(t)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.push(self.owner)
+        cg.asm.load_attr(self.name)
+
+
+@untraceable.method_of.provide
+def _method_of(t: Tracer, owner: UntraceableValue, name: str) -> Value | None:
+    cls = owner.pytype()
+    if descriptors.look_up(t, cls, "__getattribute__")[0] is not object.__getattribute__:
+        return None
+    found, place = descriptors.look_up(t, cls, name)
+    is_method = isinstance(found, types.MethodDescriptorType) and place is not object
+    return UntraceableMethodValue(owner, name) if is_method else None
