@@ -419,3 +419,36 @@ def test_references_of_our_own_are_none_of_the_programs() -> None:
         x = torch.arange(3.0)
         assert torch.equal(step(x, wanted), Counter().step(x, wanted))
     assert not any("can be seen" in str(reason) for reason in fxjit.counters["graph_break"])
+
+
+def its_hash_is_asked_for(x, thing):
+    ref = weakref.ref(thing)
+    return x + (hash(ref) == hash(thing)), ref
+
+
+def the_hash_of_a_given_one_is_asked_for(x, ref):
+    return x + (hash(ref) == hash(ref())), ref
+
+
+def no_hash_is_asked_for(x, thing):
+    return x + 1, weakref.ref(thing)
+
+
+@pytest.mark.parametrize("program", [its_hash_is_asked_for, the_hash_of_a_given_one_is_asked_for, no_hash_is_asked_for])
+def test_the_hash_stays_when_the_object_is_gone(program):
+    ends = []
+    compiled = fxjit.compile(program, backend="eager")
+    for call in (program, compiled, compiled):
+        thing = Referent()
+        _, ref = call(torch.ones(1), weakref.ref(thing) if program is the_hash_of_a_given_one_is_asked_for else thing)
+        del thing
+        assert ref() is None
+        try:
+            ends.append(hash(ref) is not None)
+        except TypeError as error:
+            ends.append(str(error))
+    assert ends[0] == ends[1] == ends[2]
+
+
+class Referent:
+    pass

@@ -4,6 +4,8 @@ that hands it on."""
 from __future__ import annotations
 
 import functools
+import gc
+import types
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -26,15 +28,21 @@ class MadeClasses:
         return None if known is None else known[1]
 
     def are_hidden(self, held: Collection[object]) -> bool:
-        """Whether none of these is such a class, an instance of one or what one has in its namespace."""
+        """Whether none of these is such a class or what one has in its namespace, or leads to one."""
         if not self._made:
             return True
-        parts = {id(part) for cls, _ in self._made.values() for part in vars(cls).values() if not isinstance(part, _ATOMS)}
-        return not any(
-            id(obj) in parts or any(id(each) in self._made for each in (obj, type(obj), getattr(obj, "__self__", None)))
-            for obj in held
-        )
+        parts = set(self._made)
+        parts |= {id(part) for cls, _ in self._made.values() for part in vars(cls).values() if not isinstance(part, _ATOMS)}
+        reached = list(held)
+        for _ in range(_STEPS):
+            if any(id(obj) in parts for obj in reached):
+                return False
+            reached = gc.get_referents(*(obj for obj in reached if not isinstance(obj, _LEAD_ANYWHERE)))
+        return True
 
 
 #: What is the same wherever it comes from, and has no attributes to write to.
 _ATOMS = (str, int, float, tuple, type(None))
+#: From `Optional[Pair]` by its attributes to the alias `Pair[int]` in it, and to the class.
+_STEPS = 6
+_LEAD_ANYWHERE = (types.ModuleType, types.FunctionType, type)

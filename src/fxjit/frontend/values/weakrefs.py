@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
@@ -19,7 +19,7 @@ from fxjit.frontend.values.traits import Indistinct, Reference
 from fxjit.frontend.values.untraceable import StandInValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
-from fxjit.guards.source import AttrSource, CallSource, Source
+from fxjit.guards.source import AttrSource, CallSource, DictKeySource, Source
 
 
 class _Reference(Reference):
@@ -49,8 +49,17 @@ class _Reference(Reference):
             return protocol.compare(t, op, self.alive(t), other.alive(t))
         return NOT_IMPLEMENTED
 
+    #: Whether its hash was asked for: CPython's keeps it for when the object is gone.
+    hashed = False
+
     def tp_hash(self, t: Tracer) -> Value:
-        return protocol.hash_(t, self.alive(t))
+        found = protocol.hash_(t, self.alive(t))
+        self.keep_hash(t)
+        self.hashed = True
+        return found
+
+    def keep_hash(self, t: Tracer) -> None:
+        """The program's own reference has its hash from now on."""
 
 
 class WeakReferenceValue(_Reference):
@@ -67,11 +76,21 @@ class WeakReferenceValue(_Reference):
         assert self.source is not None
         return t.wrap(self.obj(), CallSource(self.source))
 
+    def keep_hash(self, t: Tracer) -> None:
+        if not self.hashed and not isinstance(self.source, DictKeySource):  # a key was hashed before
+            t.effects.call_later(hash, [self])
+
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "key" and isinstance(self.obj, weakref.KeyedRef):
             assert self.source is not None
             return t.wrap(self.obj.key, AttrSource(self.source, name)).realize()
         return super().tp_getattro(t, name)
+
+
+def _make_hashed(cls: type, *args: Any) -> Any:
+    made = cls(*args)
+    hash(made)
+    return made
 
 
 class NewWeakReferenceValue(_Reference):
@@ -95,7 +114,10 @@ class NewWeakReferenceValue(_Reference):
         return self.more[1] if name == "key" and self.cls is weakref.KeyedRef else super().tp_getattro(t, name)
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(self.cls, self.referent(), *self.more)
+        if self.hashed:
+            cg.call(_make_hashed, self.cls, self.referent(), *self.more)
+        else:
+            cg.call(self.cls, self.referent(), *self.more)
 
 
 class KnownWeakReferenceValue(NewWeakReferenceValue, Indistinct):
