@@ -141,6 +141,17 @@ def updated_statistics(node: Node) -> list[Node]:
     return []
 
 
+def replaced_statistics(node: Node) -> tuple[list[Node], tuple[int, ...]]:
+    """The running statistics that the call reads for nothing but the next ones, as `batch_norm` does in training, and which of
+    its results those are."""
+    for signature, arguments in _bound(node):
+        if set(_STATISTICS) <= set(signature.names) and any(arguments.get(name) is True for name in _TRAINING):
+            results = [place for overload in overloads_of(node.target) for place, each in enumerate(overload._schema.returns)
+                       if each.name and each.name.startswith(_STATISTICS)]
+            return list(_nodes_in(arguments.get(name) for name in _STATISTICS)), tuple(results)
+    return [], ()
+
+
 def view_base(node: Any) -> Node | None:
     """The argument in whose memory the call's single result is: a view's base, or what an in-place operator wrote to."""
     if isinstance(node, Node):

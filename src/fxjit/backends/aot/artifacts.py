@@ -7,6 +7,7 @@ shape, subclasses, effects, functional random numbers.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta, ViewAndMutationMeta
 
-from fxjit.schemas import target_uses_rng, view_base
+from fxjit.schemas import replaced_statistics, target_uses_rng, view_base
 
 from ..graph.facts import tangents_of
 from .runtime.call_plan import BackwardRecord, CallPlan, InputRecord, OutputKind, OutputRecord, TangentLayout, TangentMask
@@ -99,10 +100,19 @@ def _dependencies(graph: torch.fx.GraphModule, sources: Sequence[torch.fx.Node],
     bits = {node: 1 << place for place, node in enumerate(sources)}
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "output"):
+            statistics, _ = replaced_statistics(node)
             bits[node] = 0
-            for used in node.all_input_nodes:
-                bits[node] |= bits.get(used, 0)
+            for used in (*node.all_input_nodes, *_statistics_read_by(node)):
+                bits[node] |= bits.get(used, 0) if used not in statistics else 0
     return tuple(bits.get(value, 0) if isinstance(value, torch.fx.Node) else 0 for value in values)
+
+
+def _statistics_read_by(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The running statistics before, where the node takes the next ones out of a call's results."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], torch.fx.Node):
+        return []
+    statistics, results = replaced_statistics(node.args[0])
+    return statistics if node.args[1] in results else []
 
 
 def plan_call(artifacts: CompiledArtifacts, gm: torch.fx.GraphModule, num_inputs: int, autocast: bool,
@@ -185,6 +195,7 @@ def _plan(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta, autocast: boo
                       for info in meta.output_info),
         num_intermediate_bases=meta.num_intermediate_bases,
         mutated_in_graph=tuple(meta.mutated_graph_handled_indices),
+        read_before_written=_read_before_written(artifacts, meta) if trains else (),
         bumps_version=tuple(index for index in meta.mutated_graph_handled_indices_seen_by_autograd
                             if index not in preserves_version),
         preserves_version=preserves_version,
@@ -196,6 +207,14 @@ def _plan(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta, autocast: boo
         disables_grad=not trains and torch.is_grad_enabled() and any(info.requires_grad for info in meta.input_info),
         backward=_backward(artifacts, meta) if trains else None,
     )
+
+
+def _read_before_written(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> tuple[int, ...]:
+    read = 0
+    for bits in artifacts.input_dependencies[:meta.num_forward_returns]:
+        read |= bits
+    return tuple(index for index in meta.mutated_graph_handled_indices
+                 if read >> index & 1 or meta.input_info[index].requires_grad)
 
 
 def _backward(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> BackwardRecord:

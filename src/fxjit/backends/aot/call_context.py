@@ -33,7 +33,9 @@ def call_context(gm: Captured, aliases: AliasedInputs | None, result: CompileRes
         return (eager(gm, ()) if isinstance(gm, torch.fx.GraphModule) else gm)(*args)
 
     differentiated_twice = functools.partial(_report, "double-backward", gm)
-    double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and may_run_twice(plan) else None
+    shared = aliases is not None and (bool(aliases.aliases) or aliases.has_wrappers)
+    twice = plan is not None and may_run_twice(plan, shared)
+    double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and twice else None
     by_kernels = hasattr(result.graphs.get("inference", result.graphs.get("forward")), "unboxed")
     return CallContext(creation, aliases, plan, versions, by_kernels, run_as_captured, double_backward, restore)
 

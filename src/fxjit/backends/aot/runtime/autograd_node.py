@@ -196,5 +196,6 @@ class _NotTwice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("this compiled graph has no second derivative: fxjit has one only of graphs that draw no random "
-                           "numbers and write to no input. Use backend='eager' for what is differentiated twice")
+        raise RuntimeError("this compiled graph has no second derivative: fxjit has none of graphs that draw random numbers "
+                           "on a GPU, or write to what inputs share, to more than a megabyte or with a gradient of the "
+                           "write. Use backend='eager' for what is differentiated twice")

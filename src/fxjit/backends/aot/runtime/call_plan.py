@@ -107,6 +107,8 @@ class CallPlan:
     num_intermediate_bases: int
     #: Input indices that the compiled graph itself writes to.
     mutated_in_graph: tuple[int, ...]
+    #: Those among them on whose contents before that an output depends, or its derivative, of a training graph.
+    read_before_written: tuple[int, ...]
     #: Input indices whose version counter a call adds one to.
     bumps_version: tuple[int, ...]
     #: Input indices that are written to, and keep their version counter.

@@ -1,15 +1,18 @@
 """Double backward: a backward graph cannot be differentiated, so under `create_graph=True` the captured graph runs once more,
 operator by operator, and autograd derives that.
 
-Tangents that are batches of them go through it, too. The autograd node keeps the graph's inputs for it. A graph of which a
-second derivative was wanted once runs as it was captured from then on: to run the compiled one as well would cost more than
-eager does.
+Tangents that are batches of them go through it, too. The autograd node keeps the graph's inputs for it, copies of those that
+the graph reads and then writes to, the state of the random generator where it draws, and that of autocast: the second run is
+the first one again. A graph of which a second derivative was wanted once runs as it was captured from then on: to run the
+compiled one as well would cost more than eager does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import torch
 import torch.fx
@@ -18,8 +21,51 @@ from fxjit import _C
 
 from .call_plan import CallPlan, OutputKind
 
-#: The inputs of one run, and the version counters of those that are differentiated.
-Kept = tuple[tuple[Any, ...], list[int]]
+#: In bytes: of larger inputs that the graph reads and then writes to, no copies are kept.
+_MOST_WRITTEN: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the second run finds as the first one did."""
+
+    #: Copies of the inputs that the graph reads and then writes to, by their index.
+    written: dict[int, torch.Tensor] = field(default_factory=dict)
+    #: Of the CPU's random generator, where the graph draws from it.
+    rng: torch.Tensor | None = None
+    #: Where autocast was on: the device, and the type it converts to.
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        before = None if self.rng is None else torch.get_rng_state()
+        with contextlib.ExitStack() as stack:
+            for device, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype=dtype))
+            try:
+                if self.rng is not None:
+                    torch.set_rng_state(self.rng)
+                yield
+            finally:
+                if before is not None:
+                    torch.set_rng_state(before)
+
+
+class _AsItWas(torch.autograd.Function):
+    """An input with other contents."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, contents: torch.Tensor) -> torch.Tensor:
+        return contents.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, None
+
+
+_AS_IT_IS: Final = State()
+#: The inputs of one run, the version counters of those that are differentiated, and the state before the run.
+Kept = tuple[tuple[Any, ...], list[int], State]
 
 
 class DoubleBackward:
@@ -32,12 +78,24 @@ class DoubleBackward:
         view_of = {info.base_index: index for index, info in enumerate(plan.outputs)
                    if info.kind in (OutputKind.alias_of_intermediate, OutputKind.alias_of_intermediate_save_as_output)}
         self._views = tuple(view_of[base] for base in range(plan.num_intermediate_bases))
+        self._written, self._read = plan.mutated_in_graph, plan.read_before_written
+        self._counted = tuple(index for index in self._differentiated if index not in self._written)
+        self._draws, self._casts = plan.uses_rng, plan.autocast
         self._on_first = on_first
         self.wanted = False
 
-    def keep(self, inputs: tuple[Any, ...]) -> Kept:
-        """Keeps the part of a run that `gradients` needs."""
-        return inputs, _C.tensor_versions(inputs, self._differentiated)
+    def keep(self, inputs: tuple[Any, ...]) -> Kept | None:
+        """Keeps the part of a run that `gradients` needs; None where that is too much, or random numbers of a GPU, which
+        compiled graphs draw in an order of their own."""
+        state = _AS_IT_IS
+        if self._read or self._draws or self._casts:
+            if sum(inputs[index].nbytes for index in self._read) > _MOST_WRITTEN:
+                return None
+            if self._draws and any(isinstance(each, torch.Tensor) and not each.is_cpu for each in inputs):
+                return None
+            state = State({index: inputs[index].clone() for index in self._read},
+                          torch.get_rng_state() if self._draws else None, _autocast_now() if self._casts else ())
+        return inputs, _C.tensor_versions(inputs, self._counted), state
 
     def run(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The graph's outputs, with what autograd recorded of each operator."""
@@ -49,8 +107,8 @@ class DoubleBackward:
         if not self.wanted:
             self._on_first()
         self.wanted = True
-        inputs, versions = kept
-        if versions != _C.tensor_versions(inputs, self._differentiated):
+        inputs, versions, state = kept
+        if versions != _C.tensor_versions(inputs, self._counted):
             raise RuntimeError("an input of a compiled graph was written to in place between its forward and its second "
                                "derivative, which is computed from that input's old contents: give the graph a clone")
         records = torch.is_grad_enabled()
@@ -58,8 +116,14 @@ class DoubleBackward:
             given_to = list(inputs)
             for index in self._differentiated:  # one tensor may be several inputs
                 given_to[index] = inputs[index].view_as(inputs[index])
+            for index in self._written:  # without recording: it is what autograd knew before
+                copy = state.written.get(index)
+                contents = inputs[index].detach() if copy is None else copy
+                differs = index in self._differentiated
+                given_to[index] = _AsItWas.apply(inputs[index], contents) if differs else contents.clone()
             by = [given_to[index] for index in self._differentiated]
-            outputs = [*self.run(tuple(given_to))]
+            with state.in_force():
+                outputs = [*self.run(tuple(given_to))]
             outputs += [outputs[index]._base for index in self._views]
             pairs = [(outputs[index], given[index]) for index in tangents if given[index] is not None]
             found = torch.autograd.grad([output for output, _ in pairs], by, [grad for _, grad in pairs],
@@ -70,10 +134,13 @@ class DoubleBackward:
         return tuple(gradients)
 
 
-def may_run_twice(plan: CallPlan) -> bool:
-    """Whether running a captured training graph twice is running it once: it uses no random numbers and writes to no input."""
-    mutates = plan.mutated_in_graph or any(info.mutates_data for info in plan.inputs)
-    return plan.backward is not None and not (plan.uses_rng or plan.autocast or mutates)
+def may_run_twice(plan: CallPlan, are_aliased: bool) -> bool:
+    """Whether a captured training graph can be run again as it ran: what it writes to, no other input shares."""
+    return plan.backward is not None and not (are_aliased and plan.mutated_in_graph)
+
+
+def _autocast_now() -> tuple[tuple[str, torch.dtype], ...]:
+    return tuple((device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
 
 
 def graph_is_retained() -> bool:

@@ -202,7 +202,7 @@ def restore_structure(call: Call, context: CallContext) -> Call:
 
 
 WRAPPERS: tuple[Callable[[Call, CallContext], Call], ...] = (
-    disable_grad, disable_autocast, return_inputs, regenerate_views, run_captured_once_differentiated_twice, preserve_versions,
-    bump_versions, bump_reshaped_versions, check_version_counters, restore_creation_meta, check_input_aliasing,
+    disable_grad, disable_autocast, return_inputs, regenerate_views, preserve_versions, bump_versions, bump_reshaped_versions,
+    check_version_counters, run_captured_once_differentiated_twice, restore_creation_meta, check_input_aliasing,
     restore_structure,
 )  # fmt: skip
