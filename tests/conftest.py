@@ -17,6 +17,9 @@ config.progress = 0.0
 os.environ.setdefault("FXJIT_PROGRESS", "0")
 # Nor does it depend on what another run left on the disk.
 os.environ.setdefault("FXJIT_STORE_ENTRIES", "0")
+# Nor on how fast the machine is.
+config.measure_machine = False
+os.environ.setdefault("FXJIT_MEASURE_MACHINE", "0")
 
 # Whoever starts the tests in the background of a shell has Ctrl-C ignored in them, and in all that they start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -193,6 +193,11 @@ bucket_collectives_mb: float = _row(
     0.0, "Megabytes of tensors up to which a graph's all_reduce, all_gather_into_tensor and reduce_scatter_tensor that do not "
     "need each other's results are one call; 0: each is a call. All ranks have to compile the same graphs.", in_cache_key=True,
 )
+measure_machine: bool = _row(
+    True, "Measure the processor's speeds once (two seconds at most, in a thread of its own, from ten seconds after the first "
+    "graph is compiled), keep them on the disk, and decide by them in later processes what is fused, what is ATen's, and what "
+    "threads share. Off, under deterministic algorithms and in process groups of torch.distributed: decided by constants."
+)
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
 
 

@@ -53,6 +53,7 @@ def examine() -> list[Finding]:
         _tensors,
         _compiler,
         _simd,
+        _machine,
         _gpu,
         _triton,
         _cache,
@@ -218,6 +219,21 @@ def _simd() -> Finding:
         if flag in flags:
             return Finding("SIMD", "ok", f"{flag}, {width} bits: {width // 32} floats at once")
     return Finding("SIMD", "warn", f"no vector instructions known for {platform.machine()}")
+
+
+def _machine() -> Finding:
+    """What the cost model decides by; it is measured here where it is not known."""
+    if not config.measure_machine:
+        return Finding("machine", "ok", "is not measured (config.measure_machine): constants decide what is fused")
+    try:
+        from .backends.native.choose import probe
+
+        found = probe.known() or probe.measure()
+    except Exception as error:  # a report must not fail for what it reports
+        return Finding("machine", "warn", f"cannot be measured: {type(error).__name__}: {error}")
+    if found is None:
+        return Finding("machine", "warn", "is not measured: constants decide what is fused", "See the C++ compiler above.")
+    return Finding("machine", "ok", probe.described(found))
 
 
 def _gpu() -> Finding:

@@ -17,7 +17,8 @@ LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "e
        "overlap", "composites",
        "homes", "origins", "copied_context", "applied", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
-NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.recompute", "choose.fusion")
+NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.machine", "choose.model",
+                 "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
 #: The operator that recurrent layers are in graphs, which `native` has kernels for.
 RECURRENT = {"backends.aot.recurrent"}
@@ -77,6 +78,8 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.hints": {"backends.native.index"},
     "backends.native.target": {"config"},
     "backends.native.choose.predictions": set(),
+    "backends.native.choose.machine": set(),
+    "backends.native.choose.model": {"backends.native.choose.machine", "backends.native.choose.predictions"},
     "backends.native.choose.recompute": {"backends.native.choose.predictions"},
     "backends.native.choose.fusion": NATIVE_LOW,
     "backends.native.passes": NATIVE_LOW | {"backends.native.decompositions"},
@@ -88,10 +91,9 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | RECURRENT | {
         "backends.native.compiled", "backends.aot.runtime.call_plan"},
     "backends.native.choose.profitability": NATIVE_STAGES | RECURRENT | {
-        "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.predictions",
+        "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.probe",
         "backends.aot.runtime.call_plan"},
-    "backends.native.choose.channels_last": NATIVE_STAGES | {
-        "backends.native.passes", "backends.native.choose.predictions"},
+    "backends.native.choose.channels_last": NATIVE_STAGES | {"backends.native.passes"},
     "backends.native.choose.convolution_gradients": NATIVE_STAGES | {
         "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},

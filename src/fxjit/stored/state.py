@@ -1,5 +1,6 @@
 """The state of the process at a compile, as the key of a stored entry has it: settings, what torch makes of the same graph
-(grad mode, autocast, threads), marks of the program's on its functions, devices, the DistributedDataParallel that it is in."""
+(grad mode, autocast, threads), the numbers of the machine that decisions are made by, marks of the program's on its functions,
+devices, the DistributedDataParallel that it is in."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 
 from fxjit import config
 from fxjit.backends.graph import buckets
+from fxjit.backends.native.choose import probe
 from fxjit.backends.store.fingerprints import NoText, process_text
 from fxjit.skips import marks
 
@@ -21,7 +23,7 @@ _APART: Final = frozenset({
     "suppress_errors", "verbose", "recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit",
     "error_on_recompile", "tiers", "background_budget", "concurrent_compile", "verify_guards", "verify_guard_fast_path",
     "progress", "report", "logs", "cache_dir", "cache_size_mb", "disk_cache", "cache_graphs", "store_entries", "cpp.compiler",
-    "triton.compile_processes",
+    "triton.compile_processes", "measure_machine",
 })  # fmt: skip
 
 
@@ -42,7 +44,7 @@ def present() -> State:
     except (NoText, NotStorable) as why:
         return State("", str(why))
     devices = torch.cuda.is_available() and torch.cuda.device_count()
-    return State(repr((settings, process, marks.described(), substitutes, devices, buckets.described())))
+    return State(repr((settings, process, marks.described(), substitutes, devices, buckets.described(), probe.text())))
 
 
 def _setting(name: str) -> Any:

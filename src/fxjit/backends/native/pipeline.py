@@ -20,6 +20,8 @@ from fxjit.counters import timed
 
 from .choose.aten import leave_to_aten
 from .choose.channels_last import use_channels_last
+from .choose.machine import used
+from .choose.probe import measure_later, present
 from .choose.products import is_faster_fused
 from .choose.profitability import overhead
 from .codegen.graph_kernels import GraphKernels
@@ -58,6 +60,14 @@ def compile_graph(
     """
     if not (tensor_shim.ensure() and _C.program_can("run")):
         return node_by_node(gm, name, "no-executor")
+    with used(present()):
+        made = through_stages(gm, name, lone_kernels)
+    measure_later()
+    return made
+
+
+def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
+    """The passes and stages by name, in order."""
     with timed("native.passes", name):
         for run in (*([convolve_rows, use_channels_last, convolve_frames] if name == "inference" else []), *PASSES):
             run(gm.graph)

@@ -19,6 +19,7 @@ from fxjit.backends.tiers import deferrable
 from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
+from .choose import probe
 from .compiled import CompiledGraph
 from .decompositions import define_own_operators
 from .executor.aten_calls import FunctionName
@@ -42,7 +43,7 @@ def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Stor
     if not wanted or cc.compiler() is None or not tensor_shim.ensure():
         return None
     try:
-        return entry_of(gm, example_inputs, NativePrograms(), cc.identity(), on_disk)
+        return entry_of(gm, example_inputs, NativePrograms(), "\0".join([cc.identity(), probe.text()]), on_disk)
     except (NoText, CppCompileError) as why:
         log.info("a graph is not kept on the disk: %s", why)
         counters["cache"]["graph not kept"] += 1

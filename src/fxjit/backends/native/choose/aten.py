@@ -17,7 +17,8 @@ from ..ir import Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..schedule.fuse import Group, Step, group_work, readers_of
 from ..target import by_triton
-from .predictions import ALONE, GELU_ALONE, LONG_ROWS, LONG_ROWS_OF_VECTORS, SHORT_ROWS, SMALL_WORK, VECTOR_TAIL
+from .model import small_work
+from .predictions import ALONE, GELU_ALONE, LONG_ROWS, LONG_ROWS_OF_VECTORS, SHORT_ROWS, VECTOR_TAIL
 
 #: Elements of the widest vector.
 VECTOR = 16
@@ -37,8 +38,9 @@ def leave_to_aten(
             for node in step.origins():
                 owners.setdefault(node, set()).add(position)
     out: list[Step] = []
+    small = small_work()
     for position, step in enumerate(steps):
-        if isinstance(step, Group) and step not in kept and len(step.origins()) == 1 and group_work(step, hints) > SMALL_WORK:
+        if isinstance(step, Group) and step not in kept and len(step.origins()) == 1 and group_work(step, hints) > small:
             (node,) = step.origins()
             others = escaping.union(name for name in step.writes() if readers.get(name, set()) - {position})
             if owners[node] == {position} and not kernel_wins(node, hints) and is_replaceable(step, node, low, others):

@@ -23,7 +23,7 @@ from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writ
 from ..lower.table import LOWERINGS, op_name
 from ..passes import frames
 from ..passes.frames import is_of_frames
-from .predictions import CHANNELS_LAST_WORK, WORK_OF_COPY
+from .model import channels_last_work, work_of_copy
 
 aten = torch.ops.aten
 #: Channels that make a vector.
@@ -56,11 +56,11 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
     if sum(map(_work, turned.intersection(volumes))) < sum(map(_work, volumes)) / 2:
         turned.difference_update(volumes)
     work = sum(map(_work, turned))
-    if work < CHANNELS_LAST_WORK or _shares_outputs(graph):
+    if work < channels_last_work() or _shares_outputs(graph):
         return
     rewriter = _Rewriter(graph, turned)
     rewriter.run()
-    if rewriter.copied_elements() * WORK_OF_COPY > work:
+    if rewriter.copied_elements() * work_of_copy() > work:
         rewriter.undo()
 
 

@@ -6,7 +6,8 @@ from ..hints import Hints
 from ..index import prod
 from ..ir import Compute
 from ..target import by_triton
-from .predictions import COLUMNS_AT_ONCE, FEW_PROGRAMS, FEW_ROWS, LONG, MAX_MEMBERS, MAX_READS, SMALL
+from .model import small_elements
+from .predictions import COLUMNS_AT_ONCE, FEW_PROGRAMS, FEW_ROWS, LONG, MAX_MEMBERS, MAX_READS, SHARED
 
 
 def has_room(members: int, reads: int) -> bool:
@@ -16,7 +17,7 @@ def has_room(members: int, reads: int) -> bool:
 
 def is_small(compute: Compute, hints: Hints) -> bool:
     """Whether the statement is better off in any group than in a kernel of its own."""
-    return hints(prod(compute.domain)) <= SMALL
+    return hints(prod(compute.domain)) <= small_elements()
 
 
 def shares_reduction(compute: Compute, columns: bool, hints: Hints) -> bool:
@@ -30,4 +31,4 @@ def shares_reduction(compute: Compute, columns: bool, hints: Hints) -> bool:
         rows = rows // max(last, 1) * -(-last // COLUMNS_AT_ONCE)
     if by_triton(compute.out.device):
         return rows <= FEW_PROGRAMS and length > (LONG // COLUMNS_AT_ONCE if columns else LONG)
-    return rows <= FEW_ROWS and length * min(hints(outer[-1]) if columns else 1, COLUMNS_AT_ONCE) > SMALL
+    return rows <= FEW_ROWS and length * min(hints(outer[-1]) if columns else 1, COLUMNS_AT_ONCE) > SHARED

@@ -1,7 +1,10 @@
-"""The cost model's numbers, each with the measurement that it comes from. Data only.
+"""The cost model's counts and ratios, each with the measurement that it comes from. Data only.
 
-Measured on two cores of an x86-64 server with AVX-512, GCC 12, on one thread unless it is said otherwise, while other programs
-ran: ratios are medians of calls that took turns in one process (docs/performance.md). For other machines they are predictions.
+What is a time is in units of the machine's numbers (machine.py), which a probe measures; model.py makes predictions of both.
+What is a count stays one on each machine: a limit of the size of kernels or of compile time, or what decides in what order a
+sum's numbers are added up, which must not depend on the machine. Measured on two cores of an x86-64 server with AVX-512,
+GCC 12, on one thread unless it is said otherwise, while other programs ran: ratios are medians of calls that took turns in one
+process (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -91,23 +94,26 @@ LONG_ROWS_OF_VECTORS = {
 #: numbers on the half types 1.4 to 14 times; below 8 those are converted one by one, 0.6 to 2.3 times.
 SHORT_ROWS = {torch.float32: (1, 16), torch.bfloat16: (8, 32), torch.float16: (8, 32)}
 
-#: Elements times work an element up to which a call of ATen costs more than a kernel of any operator (CALL and LAUNCH below).
-SMALL_WORK = 32768
+#: Additions that a unit of work takes as long as (`ops.work` counts a division or an exp in whole units).
+EFFORT = 3.2
 
-# Compiled or as captured: microseconds of one thread
+# Compiled or as captured: in calls of an operator of ATen from Python (`Machine.call`)
 
 #: An autograd node of fxjit's, forward and backward; the same with AOTAutograd's wrappers around it.
 NODE, WRAPPED_NODE = 14.0, 120.0
-#: A call of ATen from Python and each of its arguments; a kernel or a matrix product.
-CALL, ARGUMENT, LAUNCH = 2.5, 0.5, 0.7
+#: A call of ATen in a program and each of its arguments; a kernel or a matrix product.
+CALL, ARGUMENT, LAUNCH = 2.5, 0.5, 0.25
 #: An operator of eager's that autograd records, forward and backward; a function of torch.nn.functional; a matrix product,
 #: whose derivative is two more; an operator of complex numbers, whose derivative conjugates; one not recorded.
 RECORDED, FUNCTIONAL, PRODUCT, COMPLEX, UNRECORDED = 5.0, 7.0, 8.0, 10.0, 1.5
 #: What a step of a recurrent layer saves where it is ours (runtime/own_recurrent.py): inference of a GRU of 128 over 8 rows, of
 #: an RNN of 128 and of an LSTM of 256, one thread of a Zen 5. A derivative saves several times as much.
 RECURRENT_STEP = {"lstm": 3.0, "gru": 25.0, "rnn_tanh": 8.0, "rnn_relu": 8.0}
-#: One pass over an element that fusion saves, where all of it is in the cache (up to CACHED elements) or is not.
-CACHED_PASS, MEMORY_PASS, CACHED = 0.00003, 0.0003, 65536
+
+# Threads
+
+#: Teams of threads (`Machine.team`) that a loop takes at least as long as, that threads share: two then gain one and a half.
+TEAMS = 4.7
 
 # Recomputed or kept: in the units of `ops.work`, about the time of an addition of one element
 
@@ -123,11 +129,10 @@ MAX_LOADS, MAX_WORK = 10, 400
 LOOK_BACK = 24
 #: The members of a group, and the buffers that it reads.
 MAX_MEMBERS, MAX_READS = 32, 64
-#: Elements up to which statements that share nothing are one kernel, for the sake of its launch.
-SMALL = 8192
-#: Up to so many rows, threads share a reduction's own loop; on a GPU up to so many programs, where each would be busy with more
-#: than LONG elements. Those for a GPU are guesses: nothing was measured on one.
-FEW_ROWS, FEW_PROGRAMS, LONG = 4, 64, 32768
+#: Up to so many rows, of more elements than SHARED, threads share a reduction's own loop, and each part has a total of its own;
+#: on a GPU up to so many programs, where each would be busy with more than LONG elements. Those for a GPU are guesses: nothing
+#: was measured on one.
+FEW_ROWS, SHARED, FEW_PROGRAMS, LONG = 4, 8192, 64, 32768
 #: Neighbouring columns that a loop over columns reduces at once: four cache lines of floats.
 COLUMNS_AT_ONCE = 64
 
@@ -143,10 +148,10 @@ LEAST_BATCHES, BATCHES_ACROSS = 16, 16
 #: Rows of a block, and the bytes from which a block has fewer, down to half. MKL on two cores of a Zen 3, one thread, of the
 #: speed of a call over all rows (6272 x 96 x 384, 1568 x 192 x 768, 392 x 384 x 1536): blocks of 32 rows 0.88, 0.77, 0.71; of
 #: 64 rows 0.96, 0.86, 0.86; of 128 rows 0.98, 0.94, 0.88; of 256 rows 1.0, 0.93, 0.90.
-TILE_ROWS, TILE_BYTES = 256, 1 << 20
+TILE_ROWS, TILE_BYTES = 256, 1 << 20  # or half of the second cache, where that is more
 #: Rows a thread from which a product has blocks: of fewer, BLAS had better share the columns. And bytes of the product: smaller
 #: ones stay in the cache from one kernel to the next.
-TILE_ROWS_LEAST, TILE_LEAST_BYTES = 256, 1 << 20
+TILE_ROWS_LEAST = 256
 #: Bytes of weights up to which a product has blocks: BLAS packs them anew for each. The same machine, loaded, time of one
 #: thread, linear and GELU, times the speed of one call and a kernel: 6272 x 96 x 384 (0.15 MB) 1.11, 1568 x 192 x 768 (0.6 MB)
 #: 1.26, 1024 x 256 x 1024 (1 MB) 1.14; 784 x 384 x 1536 (2.4 MB) 1.01, 1024 x 512 x 2048 (4.2 MB) 0.98, 512 x 768 x 3072
@@ -155,15 +160,17 @@ TILE_WEIGHT_BYTES = 1 << 20
 
 # Channels-last images (choose/channels_last.py)
 
-#: Multiplications of an inference graph's convolutions from which they have channels-last images. Two threads, AVX-512, of the
+#: Microseconds that an inference graph's convolutions take at the speed of matrix products, from which they have channels-last
+#: images: 10 million multiplications on the machine of `REFERENCE`. Two threads, AVX-512, of the
 #: speed with plain ones: ResNet-50 at 4 x 224² 1.27, EfficientNet-like at 2 x 224² 2.3, U-Net at 2 x 64² 1.11, ConvNeXt-tiny
 #: 1.05 (one run each, on a machine whose eager times differed by up to 40% between runs); eight small networks of 4 to 536
 #: million 1.01 to 1.08, with the plain one always first in turn. Since convolutions have kernels of our own, five
 #: layers of nn.Conv1d with weight norm of 31 million 1.06 -> 1.77 times eager's speed, in training 1.09 -> 1.91 (one thread).
-CHANNELS_LAST_WORK = 10_000_000
-#: Multiplications that must come with each element of a tensor that is turned to channels last, or back. Two reflecting
-#: paddings and instance norms, with 91 to an element, had 0.96 of eager's speed and 0.70 in training; plain, 1.14 and 1.12.
-WORK_OF_COPY = 200
+TURNED_LEAST = 108.0
+#: Passes over memory whose time multiplications must take for each element of a tensor that is turned to channels last, or
+#: back: 200 to an element on the machine of `REFERENCE`. Two reflecting paddings and instance norms, with 91 to an element, had
+#: 0.96 of eager's speed and 0.70 in training; plain, 1.14 and 1.12.
+COPIED_PASSES = 4.8
 
 # Where the numbers come from
 

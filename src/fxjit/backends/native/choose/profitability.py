@@ -27,15 +27,14 @@ from ..lower.blas import product_of
 from ..lower.table import Lowering, op_name
 from ..runtime.own_convolutions import is_preferred, microseconds_gained
 from ..schedule.fuse import Group, Step, group_elements
+from .machine import used
+from .model import microseconds, pass_over
 from .predictions import (
     ARGUMENT,
-    CACHED,
-    CACHED_PASS,
     CALL,
     COMPLEX,
     FUNCTIONAL,
     LAUNCH,
-    MEMORY_PASS,
     NODE,
     PRODUCT,
     RECORDED,
@@ -43,6 +42,7 @@ from .predictions import (
     UNRECORDED,
     WRAPPED_NODE,
 )
+from .probe import present
 
 _PRODUCTS = frozenset({torch._C._nn.linear, torch.matmul, torch.mm, torch.bmm, torch.addmm, operator.matmul})
 
@@ -54,11 +54,11 @@ def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
         if isinstance(step, Extern):
             less = _less_by_convolution(step.node, hints)
             if less is not None or product_of(step.node, low) is not None:
-                total += LAUNCH - (less or 0.0)
+                total += microseconds(LAUNCH) - (less or 0.0)
             else:
-                total += CALL + ARGUMENT * len(step.node.args) - _less_by_recurrent(step.node, hints)
+                total += microseconds(CALL + ARGUMENT * len(step.node.args)) - _less_by_recurrent(step.node, hints)
         elif isinstance(step, Group):
-            total += LAUNCH - _passes_over_memory_less(step) * _pass_over(group_elements(step, hints))
+            total += microseconds(LAUNCH) - _passes_over_memory_less(step) * pass_over(group_elements(step, hints))
     return total
 
 
@@ -92,20 +92,18 @@ def _passes_over_memory_less(group: Group) -> int:
     return max(len(group.origins()) - len(group.writes() - group.reads()), 0)
 
 
-def _pass_over(elements: int) -> float:
-    return elements * (CACHED_PASS if elements <= CACHED else MEMORY_PASS)
-
-
 def is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:
     """Whether the captured graph, run operator by operator, costs less than its compiled parts."""
     parts = [graph for graph in graphs.values() if isinstance(graph, CompiledGraph)]
     if not config.small_graphs_as_captured or set(graphs) != {"forward", "backward"} or len(parts) != len(graphs):
         return False
-    compiled = (NODE if plan is not None else WRAPPED_NODE) + sum(part.overhead for part in parts)
-    return sum(map(_cost_in_eager, gm.graph.nodes)) < compiled
+    with used(present()):
+        compiled = microseconds(NODE if plan is not None else WRAPPED_NODE) + sum(part.overhead for part in parts)
+        return microseconds(sum(map(_cost_in_eager, gm.graph.nodes))) < compiled
 
 
 def _cost_in_eager(node: torch.fx.Node) -> float:
+    """In calls of an operator of ATen."""
     value = node.meta.get("example_value")
     if node.op not in ("call_function", "call_method") or node.target in (operator.getitem, getattr):
         return 0.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..choose.model import grain
 from ..choose.predictions import COLUMNS_AT_ONCE
 from ..hints import Hints
 from ..index import Size, Sizes, mul, prod
@@ -28,7 +29,6 @@ from .page_prefetch import INTERVAL, is_prefetched
 from .prelude import C_TYPES, MEMORY_TYPES
 
 BLOCK = 4096
-GRAIN = 120_000
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
 #: The place of the loop over neighbouring columns, in groups that reduce over columns.
@@ -171,10 +171,11 @@ class Renderer:
         return max(1, sum(sum(map(work, member.compute.exprs)) for member in members))
 
     def parallel(self, total: str, weight: int, extra: str = "") -> str:
-        if re.fullmatch(r"[0-9 *()]+", total) and eval(total) * weight <= GRAIN:
+        least = grain()
+        if re.fullmatch(r"[0-9 *()]+", total) and eval(total) * weight <= least:
             return ""  # known to be small: even a team of one thread costs more than such a loop
         # Without `parallel:` the condition would be one for vectors too.
-        worthwhile = f"if (parallel: (int64_t)({total}) * {weight} > {GRAIN})"
+        worthwhile = f"if (parallel: (int64_t)({total}) * {weight} > {least})"
         return f"#pragma omp parallel for{extra} schedule(static){self.threads}{self.bad()} {worthwhile}"
 
     # Pointwise groups

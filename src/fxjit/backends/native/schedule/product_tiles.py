@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 import torch.fx
 
-from ..choose.predictions import TILE_BYTES, TILE_LEAST_BYTES, TILE_ROWS, TILE_ROWS_LEAST, TILE_WEIGHT_BYTES
+from ..choose.model import tile_bytes
+from ..choose.predictions import TILE_ROWS, TILE_ROWS_LEAST, TILE_WEIGHT_BYTES
 from ..hints import Hints
 from ..index import Sizes, equal, same_sizes
 from ..ir import Buffer, Extern
@@ -96,7 +97,7 @@ def tiled(
     names = tuple(low.storage.get(origin(operand.node), "") for operand in operands)
     if not (has_plain_rows(product.a) and is_known(product.b) and all(names)) or group.writes() & set(names):
         return None
-    if hints(product.m) * product.n * buffer.dtype.itemsize < TILE_LEAST_BYTES:
+    if hints(product.m) * product.n * buffer.dtype.itemsize < tile_bytes():
         return None
     if hints(product.k) * product.n * buffer.dtype.itemsize > TILE_WEIGHT_BYTES:
         return None  # BLAS packs all of b anew for each block
@@ -111,7 +112,7 @@ def tiled(
 
 def rows_of_a_block(rows: int, row_bytes: int) -> int:
     """About `TILE_ROWS`, fewer of long rows, in blocks of one size for each thread."""
-    most = max(min(TILE_ROWS, TILE_BYTES // row_bytes), TILE_ROWS // 2)
+    most = max(min(TILE_ROWS, tile_bytes() // row_bytes), TILE_ROWS // 2)
     count = max(1, round(rows / most))
     return -(-rows // count // 8) * 8
 
