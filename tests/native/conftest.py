@@ -91,8 +91,8 @@ def assert_kernels_same() -> Callable[..., None]:
 @pytest.fixture(params=[0, 1 << 60], ids=["channels last", "plain"])
 def image_layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Convolutions of any size take images channels last, or none does."""
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", request.param)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: request.param)
+    monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
     fxjit.reset()
     with config.patch(cache_graphs=False, small_graphs_as_captured=False):
         yield

@@ -22,8 +22,8 @@ aten = torch.ops.aten
 def seen(monkeypatch):
     """For each convolution that is compiled whether its images are channels last; all of them are large enough."""
     found: list[bool] = []
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
+    monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
     inner = pipeline.use_channels_last
 
     def use(graph):
@@ -164,7 +164,7 @@ def test_sizes_that_vary_and_small_convolutions_are_as_they_were(seen, monkeypat
     conv = nn.Conv2d(3, 4, 3)
     with torch.no_grad():
         fxjit.compile(conv, dynamic=True)(torch.randn(2, 3, 8, 8))
-        monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 1 << 40)
+        monkeypatch.setattr(channels_last, "channels_last_work", lambda: 1 << 40)
         fxjit.compile(nn.Conv2d(3, 4, 3))(torch.randn(2, 3, 8, 8))
     assert seen == [False, False]
 
@@ -188,12 +188,12 @@ def test_images_that_would_be_copied_often_stay_as_they_are(monkeypatch: pytest.
         )
         seen.append(rewriter)
 
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
 
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
     monkeypatch.setattr(channels_last._Rewriter, "undo", undone)
     for work, count in ((10_000, 2), (0, 2)):
-        monkeypatch.setattr(channels_last, "WORK_OF_COPY", work)
+        monkeypatch.setattr(channels_last, "work_of_copy", lambda: work)
         fxjit.reset()
         with config.patch(cache_graphs=False, small_graphs_as_captured=False):
             call = fxjit.compile(layers, dynamic=False)

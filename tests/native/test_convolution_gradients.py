@@ -29,8 +29,8 @@ def ours(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(plan, "is_preferred", always)
     monkeypatch.setattr(convolution_gradients, "is_preferred", lambda convolution: True)
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
+    monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
     fxjit.reset()
     with config.patch(cache_graphs=False):
         yield seen

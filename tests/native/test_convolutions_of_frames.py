@@ -64,8 +64,8 @@ def test_a_network_of_videos_is_as_in_eager(image_layout, images):
     ("window", "how"), [((1, 3, 3), {"padding": (0, 1, 1)}), ((3, 1, 1), {"stride": (2, 1, 1)}), ((1, 1, 1), {})]
 )
 def test_windows_along_frames_are_those_of_images(window, how, images, monkeypatch):
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
+    monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
 
     def call(x, weight):
         y = F.conv3d(x, weight, **how)

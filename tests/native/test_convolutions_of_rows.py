@@ -88,7 +88,7 @@ def test_a_group_norm_keeps_channels_last(image_layout):
     channels_last.use_channels_last(graph)
     (norm,) = graph.find_nodes(op="call_function", target=torch.ops.aten.native_group_norm.default)
     is_last = norm.meta["val"][0].is_contiguous(memory_format=torch.channels_last)
-    assert is_last is (channels_last.CHANNELS_LAST_WORK == 0)
+    assert is_last is (channels_last.channels_last_work() == 0)
 
 
 @pytest.mark.parametrize("strides", ["plain", "times last", "every second", "expanded"])

@@ -199,8 +199,8 @@ def test_depthwise_convolutions_of_images_that_are_not_channels_last(ours, monke
 
 @needs_kernels
 def test_a_blur_of_three_channels_keeps_its_layout(ours, monkeypatch):
-    monkeypatch.setattr(channels_last, "CHANNELS_LAST_WORK", 0)
-    monkeypatch.setattr(channels_last, "WORK_OF_COPY", 0)
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
+    monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
     x, weight, other = torch.randn(2, 3, 80, 80), torch.rand(3, 1, 9, 9), torch.randn(16, 3, 3, 3)
 
     def f(x):
