@@ -27,6 +27,7 @@ from fxjit.backends.native.choose import fusion as choose_fusion
 from fxjit.backends.native.choose import model, predictions, probe, profitability
 from fxjit.backends.native.choose.machine import REFERENCE, here, used
 from fxjit.backends.native.codegen import kernel as kernel_code
+from fxjit.backends.native.schedule.fuse import Group, group_work
 from fxjit.counters import counters
 
 aten = torch.ops.aten
@@ -89,33 +90,47 @@ def chain(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return run
 
 
-#: Kernels by name: the function, and its units of work an element (`ops.work`).
-POINTWISE: dict[str, tuple[Callable[[torch.Tensor], Any], int]] = {
-    "x * a + b": (chain(1), 3),
-    "the same 8 times": (chain(8), 17),
-    "sum": (lambda x: x.sum(), 1),
-    "softmax of rows of 64": (lambda x: aten._softmax.default(x.view(-1, 64), 1, False), 16),
+#: Kernels by name, and whether they write as many numbers as they read.
+POINTWISE: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {
+    "x * a + b": (chain(1), True),
+    "the same 8 times": (chain(8), True),
+    "sigmoid": (torch.sigmoid, True),
+    "sum": (lambda x: x.sum(), False),
+    "sum of rows of 64": (lambda x: x.view(-1, 64).sum(1), False),
+    "softmax of rows of 64": (lambda x: aten._softmax.default(x.view(-1, 64), 1, False), True),
 }
 
 
+def with_work(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Call, int]:
+    """The program of a function, and the work of its kernels (`ops.work`, over all elements)."""
+    found = []
+
+    def noted(steps: Sequence[Any], low: Any, hints: Any) -> float:
+        found.extend(group_work(each, hints) for each in steps if isinstance(each, Group))
+        return 0.0
+
+    with mock.patch.object(pipeline, "overhead", noted):
+        return program(function, *inputs), sum(found)
+
+
 def kernel(elements: int, work: int, threads: int, writes: bool) -> float:
-    """Microseconds that the model predicts of a kernel."""
+    """Microseconds that the model predicts of a kernel: its numbers are fetched while others are calculated with."""
     machine, team = here(), 0.0
-    moved = model.pass_over(elements) if writes else model.pass_over(elements // 2)
-    computed = max(work - 2, 0) * elements * model.unit() / 1e3
-    if threads > 1 and elements * work > model.grain():
+    moved = model.pass_over(elements if writes else elements // 2)
+    computed = work * model.unit() / 1e3
+    if threads > 1 and work > model.grain():
         team, computed = machine.team, computed / threads
         is_far = elements * 8 > machine.second_bytes * threads
         moved = moved * machine.shared / machine.far if is_far else moved / threads
-    return model.microseconds(predictions.LAUNCH) + team + moved + computed
+    return model.microseconds(predictions.LAUNCH) + team + max(moved, computed)
 
 
 def kernel_rows(seconds: float, threads: int) -> Iterator[tuple[object, ...]]:
-    for name, (function, work) in POINTWISE.items():
+    for name, (function, writes) in POINTWISE.items():
         for elements in SIZES:
-            x = torch.ones(elements)
-            taken = least({"": program(function, x)}, seconds, threads)[""]
-            foreseen = kernel(elements, work, threads, writes=name != "sum")
+            made, work = with_work(function, torch.ones(elements))
+            taken = least({"": made}, seconds, threads)[""]
+            foreseen = kernel(elements, work, threads, writes)
             yield name, elements, threads, f"{foreseen:.2f}", f"{taken:.2f}", f"{taken / foreseen:.2f}"
 
 
@@ -210,7 +225,7 @@ def alone(name: str, elements: int) -> Trial:
     """One operator: a kernel, or ATen's call."""
     x, function = torch.rand(elements), ALONE[name]
     ours = program(function, x)
-    with mock.patch.multiple(choose_aten, kernel_wins=lambda *_: False, small_work=lambda: 0):
+    with mock.patch.multiple(choose_aten, kernel_wins=lambda *_: False, small_work=lambda name: 0):
         atens = program(function, x, lone=False)
     before = counters["native"]["left to ATen"]
     program(function, x, lone=False)
@@ -267,12 +282,12 @@ def trained(count: int, elements: int) -> Trial:
 def threaded(elements: int, threads: int) -> Trial:
     """A chain on one thread or on all."""
     x = torch.ones(elements)
-    function, work = POINTWISE["the same 8 times"]
+    _, work = with_work(chain(8), x)
     with mock.patch.object(kernel_code, "grain", lambda: 1 << 40):
-        one = program(function, x)
+        one = program(chain(8), x)
     with mock.patch.object(kernel_code, "grain", lambda: 0):
-        all_of_them = program(function, x)
-    chosen = "all threads" if elements * work > model.grain() else "one thread"
+        all_of_them = program(chain(8), x)
+    chosen = "all threads" if work > model.grain() else "one thread"
     return Trial("one thread or all", f"x * a + b 8 times, {elements}", chosen, {"one thread": one, "all threads": all_of_them},
                  threads)
 

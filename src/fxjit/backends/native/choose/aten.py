@@ -38,12 +38,12 @@ def leave_to_aten(
             for node in step.origins():
                 owners.setdefault(node, set()).add(position)
     out: list[Step] = []
-    small = small_work()
     for position, step in enumerate(steps):
-        if isinstance(step, Group) and step not in kept and len(step.origins()) == 1 and group_work(step, hints) > small:
+        if isinstance(step, Group) and step not in kept and len(step.origins()) == 1:
             (node,) = step.origins()
             others = escaping.union(name for name in step.writes() if readers.get(name, set()) - {position})
-            if owners[node] == {position} and not kernel_wins(node, hints) and is_replaceable(step, node, low, others):
+            ours = group_work(step, hints) <= small_work(op_name(node)) or kernel_wins(node, hints)
+            if not ours and owners[node] == {position} and is_replaceable(step, node, low, others):
                 out.append(as_extern(node, low))
                 continue
         out.append(step)

@@ -44,8 +44,8 @@ LEAST, MOST = 1e-6, 1e12
 #: Bytes of what is in neither of a thread's caches: about as much as the activations of a layer.
 FAR = 32 << 20
 #: Two cores of a Xeon of the fourth generation (AVX-512), torch 2.13, GCC 12: the middle of what was measured while the machine
-#: was free and while it was not (a call 1.4 to 1.9, far 0.29 to 0.70).
-REFERENCE = Machine(call=1.6, team=0.8, addition=0.0098, product=0.0108, first=0.024, second=0.1, far=0.45, shared=0.25,
+#: was free and while it was not (a call took 1.4 to 1.9 us, far 0.29 to 0.38 ns).
+REFERENCE = Machine(call=1.6, team=0.55, addition=0.0098, product=0.0108, first=0.024, second=0.1, far=0.3, shared=0.16,
                     first_bytes=48 << 10, second_bytes=2 << 20)
 
 _used: ContextVar[Machine] = ContextVar("machine", default=REFERENCE)

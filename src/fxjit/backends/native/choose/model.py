@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from .machine import here
-from .predictions import COPIED_PASSES, EFFORT, LAUNCH, TEAMS, TILE_BYTES, TURNED_LEAST
+from .predictions import ARGUMENT, CALL, CALLED, COPIED_PASSES, EFFORT, LAUNCH, SLOWEST, TEAMS, TILE_BYTES, TURNED_LEAST
 
 #: Bytes that are moved for a number of a pass: it is read, and written.
 _MOVED = 8
@@ -33,9 +33,10 @@ def unit() -> float:
     return EFFORT * here().addition
 
 
-def small_work() -> int:
-    """Elements times work an element up to which a call of ATen costs more than a kernel of any operator."""
-    return _rounded(microseconds(1 - LAUNCH) * 1e3 / unit())
+def small_work(name: str) -> int:
+    """Elements times work an element up to which a kernel of this operator is faster than ATen however slow its loop is."""
+    saved = microseconds(CALLED.get(name, 0.0) + CALL + 2 * ARGUMENT - LAUNCH)
+    return _rounded(saved / 2 / (1 - SLOWEST) * 1e3 / unit())
 
 
 def small_elements() -> int:
@@ -64,5 +65,5 @@ def tile_bytes() -> int:
 
 
 def _rounded(number: float) -> int:
-    """To a power of two."""
+    """The nearest power of two."""
     return 1 << max(0, round(math.log2(number)))

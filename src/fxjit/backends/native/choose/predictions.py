@@ -94,8 +94,14 @@ LONG_ROWS_OF_VECTORS = {
 #: numbers on the half types 1.4 to 14 times; below 8 those are converted one by one, 0.6 to 2.3 times.
 SHORT_ROWS = {torch.float32: (1, 16), torch.bfloat16: (8, 32), torch.float16: (8, 32)}
 
-#: Additions that a unit of work takes as long as (`ops.work` counts a division or an exp in whole units).
-EFFORT = 3.2
+#: The least of a ratio in the rows above and below: of ATen's speed, that a kernel of any operator alone has.
+SLOWEST = 0.6
+#: Calls of an operator of ATen that some take besides their work: those of oneDNN, where torch has it (gelu of 256 numbers 8.4
+#: us, of 4096 10.5 where a kernel takes 2.8, of 65,536 36 and 35).
+CALLED = {"gelu.default": 5.0}
+#: Additions that a unit of work takes as long as, in a chain of additions and multiplications; `ops.work` counts a division or
+#: an exp in whole units.
+EFFORT = 1.4
 
 # Compiled or as captured: in calls of an operator of ATen from Python (`Machine.call`). Measured by benchmarks.model_of_cost
 # with torch 2.13 on two cores of a Xeon of the fourth generation, several runs
@@ -114,8 +120,8 @@ RECURRENT_STEP = {"lstm": 3.0, "gru": 25.0, "rnn_tanh": 8.0, "rnn_relu": 8.0}
 
 # Threads
 
-#: Teams of threads (`Machine.team`) that a loop takes at least as long as, that threads share: two then gain one and a half.
-TEAMS = 4.7
+#: Teams of threads (`Machine.team`) that a loop takes at least as long as, that threads share: two then gain half of one.
+TEAMS = 3.0
 
 # Recomputed or kept: in the units of `ops.work`, about the time of an addition of one element
 
@@ -172,7 +178,7 @@ TURNED_LEAST = 108.0
 #: Passes over memory whose time multiplications must take for each element of a tensor that is turned to channels last, or
 #: back: 200 to an element on the machine of `REFERENCE`. Two reflecting paddings and instance norms, with 91 to an element, had
 #: 0.96 of eager's speed and 0.70 in training; plain, 1.14 and 1.12.
-COPIED_PASSES = 4.8
+COPIED_PASSES = 7.2
 
 # Where the numbers come from
 

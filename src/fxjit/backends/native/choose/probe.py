@@ -39,11 +39,13 @@ VERSION: Final = 1
 #: Seconds from a process's first compile until it measures, and of the pauses between pieces of the work.
 DELAY, PAUSE = 10.0, 0.01
 #: How often each number is measured; the least counts. And seconds of processor time after which what was found has to do.
-TURNS, BUDGET = 40, 1.5
+TURNS, BUDGET = 25, 1.5
 #: Calls of ATen, numbers of a small loop, and additions and multiplications of each, in a turn.
 _CALLS, _NUMBERS, _OPERATIONS = 200, 1024, 16
 #: Teams of threads in a turn, and nanoseconds between them: what a graph's kernels may leave between each other.
 _TEAMS, _BETWEEN = 20, 20_000
+#: Passes over what is in neither cache, after one that is not counted: others' data was where it is kept.
+_PASSES = 3
 #: The side of square matrices: those of a megabyte have the speed of larger ones.
 _SIDE = 320
 
@@ -51,19 +53,24 @@ _SOURCE = f"""#include <cstdint>
 #include <ctime>
 static int64_t now(clockid_t clock) {{ timespec t; clock_gettime(clock, &t); return t.tv_sec * 1000000000LL + t.tv_nsec; }}
 extern "C" int64_t fx_pass(const float *__restrict__ x, float *__restrict__ y, int64_t n, int64_t repeats) {{
-  const int64_t start = now(CLOCK_THREAD_CPUTIME_ID);
-  for (int64_t r = 0; r < repeats; ++r) {{
+  int64_t start = 0;
+  for (int64_t r = -1; r < repeats; ++r) {{
     const float c = (float)r;
+    if (r == 0) start = now(CLOCK_THREAD_CPUTIME_ID);
     #pragma omp simd
     for (int64_t i = 0; i < n; ++i) y[i] = x[i] + c;
     asm volatile("" ::: "memory");
   }}
   return now(CLOCK_THREAD_CPUTIME_ID) - start;
 }}
-extern "C" int64_t fx_shared(const float *__restrict__ x, float *__restrict__ y, int64_t n, int threads) {{
-  const int64_t start = now(CLOCK_MONOTONIC);
-  #pragma omp parallel for simd schedule(static) num_threads(threads)
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + 1;
+extern "C" int64_t fx_shared(const float *__restrict__ x, float *__restrict__ y, int64_t n, int64_t repeats, int threads) {{
+  int64_t start = 0;
+  for (int64_t r = -1; r < repeats; ++r) {{
+    const float c = (float)r;
+    if (r == 0) start = now(CLOCK_MONOTONIC);
+    #pragma omp parallel for simd schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] + c;
+  }}
   return now(CLOCK_MONOTONIC) - start;
 }}
 extern "C" int64_t fx_additions(const float *__restrict__ x, float *__restrict__ y, int64_t n, int64_t repeats) {{
@@ -220,8 +227,8 @@ def _turns(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
         "product": _product,
         "first": lambda: one_pass(first_bytes),
         "second": lambda: one_pass(second_bytes),
-        "far": lambda: float(entries["pass"](*at, ctypes.c_int64(count), ctypes.c_int64(1))) / count,
-        "shared": lambda: float(entries["shared"](*at, ctypes.c_int64(count), threads)) / count,
+        "far": lambda: float(entries["pass"](*at, *map(ctypes.c_int64, (count, _PASSES)))) / count / _PASSES,
+        "shared": lambda: float(entries["shared"](*at, *map(ctypes.c_int64, (count, _PASSES)), threads)) / count / _PASSES,
     }
     for _ in range(TURNS):
         for name, way in ways.items():
