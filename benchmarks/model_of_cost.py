@@ -34,9 +34,11 @@ aten = torch.ops.aten
 #: How much faster the way that was not chosen has to be for the decision to be called wrong.
 MARGIN = 1.1
 SIZES = (256, 1024, 4096, 16384, 65536, 262144, 1 << 20, 1 << 22)
+#: Of operators that are alone, and of training steps.
+ELEMENTS = (256, 4096, 16384, 65536, 1 << 20)
 KERNELS = ("kernel", "numbers", "threads", "predicted, us", "measured, us", "measured / predicted")
 COSTS = ("cost", "calls", "predicted, us", "measured, us", "calls measured")
-DECISIONS = ("decision", "of", "chosen", "its time, us", "the other's, us", "the other / chosen", "")
+DECISIONS = ("decision", "of", "chosen", "its time, us", "the other's, us", "the other / chosen", "verdict")
 Call = Callable[[], object]
 
 
@@ -296,10 +298,10 @@ def trials(threads: int) -> Iterator[Trial]:
     if threads > 1:
         yield from (threaded(1 << power, threads) for power in range(9, 18))
         return
-    yield from (alone(name, elements) for name in ALONE for elements in (256, 4096, 16384, 65536, 1 << 20))
+    yield from (alone(name, elements) for name in ALONE for elements in ELEMENTS)
     yield from (fused(8, elements) for elements in SIZES[::2])
     yield from (joined(1 << power) for power in range(8, 18))
-    yield from (trained(count, elements) for count in (1, 2, 4, 8) for elements in (16, 4096, 65536))
+    yield from (trained(count, elements) for count in (1, 2, 4, 8) for elements in (16, *ELEMENTS[1:-1]))
 
 
 def decision_rows(seconds: float, threads: int) -> Iterator[tuple[object, ...]]:
@@ -307,8 +309,8 @@ def decision_rows(seconds: float, threads: int) -> Iterator[tuple[object, ...]]:
         taken = least(trial.ways, seconds, threads)
         chosen = taken.pop(trial.chosen)
         (other,) = taken.values()
-        wrong = "wrong" if chosen > other * MARGIN else ""
-        yield trial.decision, trial.of, trial.chosen, f"{chosen:.2f}", f"{other:.2f}", f"{other / chosen:.2f}", wrong
+        verdict = "wrong" if chosen > other * MARGIN else "right"
+        yield trial.decision, trial.of, trial.chosen, f"{chosen:.2f}", f"{other:.2f}", f"{other / chosen:.2f}", verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

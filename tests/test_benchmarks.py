@@ -22,6 +22,7 @@ from benchmarks import (
     distributed_steps,
     first,
     first_call,
+    model_of_cost,
     models,
     roofline,
     scripts,
@@ -262,3 +263,17 @@ def test_rows_are_kept_and_not_measured_again(tmp_path):
 def test_a_row_whose_process_fails_says_why():
     assert workers.measured("benchmarks.roofline", {"name": "no such model"}, 60)["problem"].startswith("TypeError")
     assert workers.measured("benchmarks.roofline", {}, 0.01) == {"problem": "took more than 0.01 s"}
+
+
+def test_model_of_cost(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(model_of_cost, "SIZES", (256, 1024))
+    monkeypatch.setattr(model_of_cost, "ELEMENTS", (256,))
+    monkeypatch.setattr(model_of_cost.probe, "TURNS", 1)
+    with fxjit.config.patch(cache_dir=str(tmp_path), small_graphs_as_captured=True):
+        for options in ([], ["--reference", "--only", "costs"]):
+            model_of_cost.main([*BRIEFLY, *options])
+    rows = rows_of(capsys.readouterr().out)
+    kinds = {row[0] for row in rows if len(row) == len(model_of_cost.DECISIONS)}
+    assert {"a kernel or ATen", "fused or separate", "compiled or as captured"} < kinds
+    assert sum(row[0].startswith("LAUNCH") for row in rows) == 2
+    assert all(float(row[3]) > 0 for row in rows if len(row) == len(model_of_cost.KERNELS) and row[0] != "kernel")
