@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = {"kernels": (KERNELS, kernel_rows), "costs": (COSTS, cost_rows),
               "decisions": (DECISIONS, decision_rows)}
     with used(machine), mock.patch.object(pipeline, "present", lambda: machine):
-        with mock.patch.object(profitability, "present", lambda: machine), fxjit.config.patch(store_entries=False):
+        with mock.patch.object(profitability, "present", lambda: machine), fxjit.config.patch(store_entries=False, cache_graphs=False):
             for name, (header, rows) in tables.items():
                 if options.only in ("", name):
                     made = []

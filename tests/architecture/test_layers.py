@@ -201,6 +201,7 @@ LATE_IMPORTS = {
     ("backends.registry", "backends.inductor"),
     ("backends.registry", "backends.native"),
     ("explain", "stored.entries"),
+    ("doctor", "backends.native.choose.probe"),
     ("doctor", "_C"),
     ("doctor", "backends.store.artifacts"),
     ("doctor", "api"),
