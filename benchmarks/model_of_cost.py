@@ -325,8 +325,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"The machine: {probe.described(machine)}.\n")
     tables = {"kernels": (KERNELS, kernel_rows), "costs": (COSTS, cost_rows),
               "decisions": (DECISIONS, decision_rows)}
-    with used(machine), mock.patch.object(pipeline, "present", lambda: machine):
-        with mock.patch.object(profitability, "present", lambda: machine), fxjit.config.patch(store_entries=False, cache_graphs=False):
+    with used(machine), fxjit.config.patch(store_entries=False, cache_graphs=False):
+        with mock.patch.multiple(pipeline, present=lambda: machine), mock.patch.multiple(profitability, present=lambda: machine):
             for name, (header, rows) in tables.items():
                 if options.only in ("", name):
                     made = []
