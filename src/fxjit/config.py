@@ -112,6 +112,11 @@ reorderable_functions: frozenset[Any] = _row(
 capture_func_transforms: bool = _row(
     True, "Functions that torch.func transforms (`vmap`, `grad`...) become part of the graph; else a transform's call ends it."
 )
+trace_autograd_ops: bool = _row(
+    False, "`torch.autograd.grad` and `backward()` become part of the graph: with them a training step is one graph, forward, "
+    "backward and optimizer. Else such a call breaks the graph, and the backward of what was captured so far is compiled by "
+    "itself."
+)
 guard_nn_modules: bool = _row(
     True, "Guard what a trace read inside of modules. Off: only their tensors and `training`; programs that change anything "
     "else of a module run code that was compiled for what it was."

@@ -23,8 +23,8 @@ _SAME_NAME: Final = (
     "accumulated_recompile_limit", "allow_empty_graphs", "assume_static_by_default", "automatic_dynamic_shapes",
     "capture_dynamic_output_shape_ops", "capture_func_transforms", "capture_scalar_outputs", "disable",
     "dynamic_shapes", "error_on_recompile", "fail_on_recompile_limit_hit", "guard_nn_modules", "optimize_ddp",
-    "recompile_limit", "repro_after", "repro_level", "specialize_float", "specialize_int", "suppress_errors", "trace_numpy",
-    "verbose", "verify_correctness",
+    "recompile_limit", "repro_after", "repro_level", "specialize_float", "specialize_int", "suppress_errors",
+    "trace_autograd_ops", "trace_numpy", "verbose", "verify_correctness",
 )
 #: Setting of torch._dynamo.config -> ours of the same meaning and default.
 _SETTINGS: Final[Mapping[str, str]] = {

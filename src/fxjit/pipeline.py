@@ -44,13 +44,14 @@ from fxjit.errors import (
     is_foreign,
     leave_trace,
 )
-from fxjit.frontend import entries
+from fxjit.frontend import entries, used_up
 from fxjit.frontend.dynamic import forget_tensors, history_of
 from fxjit.frontend.fakes import quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
 from fxjit.frontend.values import overrides
+from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.filtered import filtered
@@ -308,11 +309,12 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         raise events.unsupported(told.reason, told.context, told.user_stack)
     with _stage("plan", name, seconds):
         plan = plan_new_code(result)
-        if not trace.leaves_stay_inside(plan.outputs):
-            leave_trace(RetraceFrame("a leaf of autograd's graph is seen outside"))
+        if not _is_as_eager_outside(trace, plan.outputs):
+            leave_trace(RetraceFrame("a leaf of autograd's graph, or a graph that is used up, is seen outside"))
         if not result.effect_log.made_classes.are_hidden(plan.constants):
             trace.policy.history.makes_classes = False
             leave_trace(RetraceFrame("a part of a class that the trace made is seen outside"))
+        used_up_at = used_up.detached(trace, plan.outputs)
         speculated = result.speculated
         graph = result.graph.finish(plan.outputs if speculated is None else [*plan.outputs, speculated.flag])
     if isinstance(end, Break) and end.skip is not None and _captures_little(graph):
@@ -336,6 +338,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         if speculated is not None and compiled is not None:
             speculative = _speculative(options, frame.code, compiled, graph, speculated)
             compiled = _C.DisabledFunction(speculative, opaque=True)
+        if used_up_at and compiled is not None:
+            compiled = _C.DisabledFunction(used_up.UsedUp(compiled, used_up_at), opaque=True)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         reported = options.tells_failures or not isinstance(backend, str)
@@ -359,6 +363,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if isinstance(end, Break):
         broke = events.break_event(end.reason.reason, end.reason.context, end.reason.user_stack, function=name)
     unsaid = [*process_state.bound_by(), *_not_as_data(options)]
+    if used_up_at:
+        unsaid.append("results whose autograd graph is used up")
     record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present(),
                       home_of(frame.globals), speculative, broke)
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
@@ -367,6 +373,18 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     offer.once_exchanged(functools.partial(_keep_entry, weakref.ref(frame.code), weakref.ref(options), weakref.ref(entry)))
     _report(frame, result, graph, new_code, seconds, broke)
     return entry
+
+
+def _is_as_eager_outside(trace: Trace, outputs: Sequence[Value]) -> bool:
+    """Whether what the program sees of autograd's graph, in what the graph gives and in the inputs that it wrote to, is as in
+    eager: no leaf that the trace made, and of the inputs none whose graph is used up. If not, the next trace makes none."""
+    inputs = [node.meta["example_value"] for node in trace.builder.graph.find_nodes(op="placeholder")]
+    history = trace.policy.history
+    seen = [*(getattr(output, "fake", None) for output in outputs), *inputs]
+    leaf_seen, graph_seen = not trace.leaves.stay_inside(seen), used_up.is_written_to(trace, inputs)
+    history.leaves &= not leaf_seen
+    history.backward_passes &= not graph_seen
+    return not leaf_seen and not graph_seen
 
 
 def _keep_entry(code_ref: weakref.ref[types.CodeType], options_ref: weakref.ref[Any], entry_ref: weakref.ref[_C.Entry]) -> None:

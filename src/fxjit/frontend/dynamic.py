@@ -79,6 +79,8 @@ class FrameHistory:
     leaves: bool = True
     #: Off once a part of a class that a trace made was seen outside.
     makes_classes: bool = True
+    #: Off once an input that a trace wrote to was left with a graph that a backward pass of the trace had used up.
+    backward_passes: bool = True
     #: Off once a backend failed on sizes that vary: torch has operators that are at a loss with them.
     sizes_vary: bool = True
     #: Off once code that a helper process compiled could not take the place of the captured graph.

@@ -310,15 +310,12 @@ class Trace:
     def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
         return value.source is None and self.policy.history.leaves and self.leaves.set(value.fake, wanted)
 
-    def leaves_stay_inside(self, outputs: Sequence[Value]) -> bool:
-        """Whether the program can see none of the leaves that the trace made: neither by what the graph gives nor by what it
-        wrote to its inputs. If it can, the next trace makes none."""
-        written = [node.meta["example_value"] for node in self.builder.graph.find_nodes(op="placeholder")]
-        seen = [*(getattr(output, "fake", None) for output in outputs), *written]
-        if self.leaves.stay_inside(seen):
-            return True
-        self.policy.history.leaves = False
-        return False
+    def known_tensor(self, fake: torch.Tensor) -> TensorValue | None:
+        return self._by_fake.get(id(fake))
+
+    @property
+    def takes_backward_passes(self) -> bool:
+        return config.trace_autograd_ops and self.policy.history.backward_passes
 
     def _symbolic_result(self, value: Any, node: torch.fx.Node) -> Value:
         """The value of a torch.SymInt/SymFloat/SymBool that `node` computes: a constant if it is statically known."""

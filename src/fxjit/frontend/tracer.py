@@ -127,6 +127,13 @@ class GraphTracer(Protocol):
     def register_tensor(self, value: TensorValue) -> None:
         """Operators that give `value`'s own fake tensor back give `value`."""
 
+    def known_tensor(self, fake: torch.Tensor) -> TensorValue | None:
+        """The value that a fake tensor stands for; None where the trace did not make it."""
+
+    @property
+    def takes_backward_passes(self) -> bool:
+        """Whether a backward pass becomes part of the graph."""
+
     def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
         """Whether the graph is independent of what `value.requires_grad_(wanted)` changes, as far as is known at this
         point."""

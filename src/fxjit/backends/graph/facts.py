@@ -246,15 +246,26 @@ def changed_versions(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     """The inputs whose version a run of the graph changes, by a run over fake tensors; all, where that cannot be done."""
     fakes = [each for each in example_inputs if isinstance(each, FakeTensor)]
     mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.inference_mode(False), mode, torch.no_grad():  # inference tensors count no writes
+    records = differentiates(gm)
+    with torch.inference_mode(False), mode, torch.set_grad_enabled(records):  # inference tensors count no writes
         faked = [mode.from_tensor(each) if _wants_fake(each, bool(fakes)) else each for each in example_inputs]
-        inputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in faked]
+        inputs = [_another(each, records) if isinstance(each, torch.Tensor) else each for each in faked]
         before = [each._version if isinstance(each, torch.Tensor) else 0 for each in inputs]
         try:
             torch.fx.Interpreter(gm).run(*inputs)
         except data_dependent():
             return set(range(len(inputs)))
     return {index for index, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each._version != before[index]}
+
+
+def differentiates(gm: torch.fx.GraphModule) -> bool:
+    """Whether a backward pass is part of the graph."""
+    return any(node.target is torch.autograd.grad for node in all_nodes(gm.graph))
+
+
+def _another(tensor: torch.Tensor, records: bool) -> torch.Tensor:
+    made = torch.empty_like(tensor)
+    return made.requires_grad_() if records and tensor.requires_grad else made
 
 
 def _wants_fake(example: Any, others_are_fakes: bool) -> bool:

@@ -261,12 +261,6 @@ def _retain_grad(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> 
     t.break_("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself", **observation(tensor))
 
 
-@method("backward")
-def _backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    inputs = kwargs.get("inputs", args[3] if len(args) > 3 else None)
-    t.break_("call-autograd-engine", function="Tensor.backward", **observation(inputs))
-
-
 # -- changes of the tensor itself ----------------------------------------------------------------------------------
 
 

@@ -438,17 +438,6 @@ _refuse("value-global-state", torch.set_default_dtype, torch.set_default_device,
         torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
 
 
-def _refuse_gradients(function: Any, place: int) -> None:
-    """`place`: where the tensors stand, among its arguments, that it gives the gradients of."""
-    @handles(function)
-    def refuse(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        inputs = kwargs.get("inputs", args[place] if len(args) > place else None)
-        name = name_with_module(function)
-        t.break_("call-autograd-engine", function=name, why=f"the result of {name}", **observation(inputs))
-
-
-_refuse_gradients(torch.autograd.grad, 1)
-_refuse_gradients(torch.autograd.backward, 5)
 _refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all)
 _refuse("call-compile-api", torch.jit.script, torch.jit.trace)

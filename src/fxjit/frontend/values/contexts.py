@@ -600,6 +600,10 @@ _saved_tensors_hooks: Final = torch_private.get_or(
     "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignore_disabled: True)
 
 
+def saved_tensors_hooks_are_active() -> bool:
+    return _saved_tensors_hooks(True) is not None
+
+
 def hidden_from_saved_tensor_hooks() -> contextlib.AbstractContextManager[None]:
     """Disables the user's saved-tensor hooks: autograd saves fake tensors meanwhile, which they must not see."""
     if _saved_tensors_hooks(False) is None:

@@ -249,8 +249,12 @@ class TensorValue(GraphTensor, SuperLookup):
 
     def make_leaf(self, t: Tracer, wanted: bool) -> None:
         """Whether a tensor is a leaf is not something an operator changes."""
-        if self.fake.requires_grad != wanted and not t.make_leaf(self, wanted):
+        if self.fake.requires_grad == wanted:
+            return
+        if not t.make_leaf(self, wanted):
             self._refuse_requires_grad(t, "a graph cannot make a leaf of the autograd graph")
+        if t.takes_backward_passes:
+            t.emit("requires_grad_", [self, t.make(wanted)])
 
     def _refuse_requires_grad(self, t: Tracer, why: str) -> NoReturn:
         t.break_("value-set-attribute", name="requires_grad", value=self.describe(), type=self.cls.__name__, why=why)

@@ -1,0 +1,106 @@
+"""Tensors whose autograd graph a backward pass of the trace has used up: what it saved for the way back is freed.
+
+Eager gives them to the program with that graph, which raises when somebody walks it again. A compiled graph gives them without
+one, so that nothing is kept for a way back that nobody can go, and `UsedUp` puts a node in its place that raises the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.tensor import TensorValue
+
+_PASSES = "backward passes"
+TWICE = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+
+
+def note_pass(t: Tracer) -> None:
+    """The trace has run a backward pass."""
+    t.new_source_state(_PASSES)["any"] = True
+
+
+def detached(t: Tracer, outputs: Sequence[Value]) -> tuple[int, ...]:
+    """Which of the graph's outputs have a graph that is used up; from here on their nodes give them without one."""
+    if not t.new_source_state(_PASSES):
+        return ()
+    freed: dict[Any, bool] = {}
+    found = []
+    for position, value in enumerate(outputs):
+        if isinstance(value, TensorValue) and value.source is None and _reaches_freed(value.fake, freed):
+            node = value.node
+            with node.graph.inserting_after(node):
+                value.node = node.graph.call_method("detach", (node,))
+            value.node.meta["example_value"] = value.fake.detach()
+            found.append(position)
+    return tuple(found)
+
+
+def is_written_to(t: Tracer, fakes: Iterable[torch.Tensor]) -> bool:
+    """Whether one of these, inputs of the graph, has got such a graph by a write."""
+    return bool(t.new_source_state(_PASSES)) and any(_reaches_freed(fake, {}) for fake in fakes)
+
+
+def _reaches_freed(fake: torch.Tensor, freed: dict[Any, bool]) -> bool:
+    waiting = [fake.grad_fn]
+    known: set[Any] = set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if node not in freed:
+            freed[node] = _is_freed(node)
+        if freed[node]:
+            return True
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+def _is_freed(node: Any) -> bool:
+    """Autograd refuses to give what a node has saved once that is freed."""
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    try:
+        for name in [*names, *(["saved_tensors"] if isinstance(node, torch.autograd.function.BackwardCFunction) else [])]:
+            getattr(node, name)
+    except RuntimeError:
+        return True
+    return False
+
+
+class _Freed(torch.autograd.Function):
+    """A node in whose place there was a graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise RuntimeError(TWICE)
+
+
+class UsedUp:
+    """A compiled graph some of whose results have a graph that is used up."""
+
+    def __init__(self, compiled: Callable[..., Any], positions: Sequence[int]) -> None:
+        self.compiled, self.positions = compiled, positions
+        self.anchor = torch.empty(0, requires_grad=True)
+
+    def __call__(self, *args: Any) -> Any:
+        results = self.compiled(*args)
+        with torch.enable_grad(), torch.inference_mode(False):
+            for position in self.positions:
+                if results[position].grad_fn is None:  # one tensor may stand at several places
+                    _Freed.apply(results[position], self.anchor)
+        return results
