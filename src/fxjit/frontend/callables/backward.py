@@ -2,7 +2,7 @@
 respect to the leaves that it reaches, accumulated in their `.grad` as autograd's `AccumulateGrad` does it.
 
 A backward pass frees what the forward pass saved. What the program gets of the tensors behind it has an autograd graph that is
-used up, as in eager: see frontend/used_up.py.
+used up, as in eager: see frontend/values/used_up.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import torch
 import torch.fx
 
 from fxjit import config
-from fxjit.frontend import used_up
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values import overrides, protocol, used_up
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import saved_tensors_hooks_are_active, set_grad_mode

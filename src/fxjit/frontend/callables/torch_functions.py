@@ -21,7 +21,6 @@ from fxjit.frontend.values import overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, handles, pass_on, resolves
 from fxjit.frontend.values.contexts import autocast_opened
-from fxjit.frontend.values.observed import observation
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.torchfn import call_in_graph

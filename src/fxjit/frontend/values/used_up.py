@@ -19,8 +19,8 @@ from fxjit.frontend.values.tensor import TensorValue
 _PASSES = "backward passes"
 TWICE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
-    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
+    "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
 )
 
 
@@ -45,9 +45,10 @@ def detached(t: Tracer, outputs: Sequence[Value]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def is_written_to(t: Tracer, fakes: Iterable[torch.Tensor]) -> bool:
-    """Whether one of these, inputs of the graph, has got such a graph by a write."""
-    return bool(t.new_source_state(_PASSES)) and any(_reaches_freed(fake, {}) for fake in fakes)
+def is_written_to(t: Tracer, inputs: Iterable[object]) -> bool:
+    """Whether one of these, fakes of the graph's inputs, has got such a graph by a write."""
+    fakes = (each for each in inputs if isinstance(each, torch.Tensor))
+    return bool(t.new_source_state(_PASSES)) and any(_reaches_freed(each, {}) for each in fakes)
 
 
 def _reaches_freed(fake: torch.Tensor, freed: dict[Any, bool]) -> bool:
