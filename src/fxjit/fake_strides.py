@@ -1,10 +1,10 @@
-"""Strides of results on fake tensors, where a size is 1.
+"""Strides of results on fake tensors, where a size is 1 or 0.
 
-Fake kernels give other strides than ATen where a dimension of size 1 has another stride than in a new tensor. Strides are
-told to the program, and one image counts as channels-last or not by them. Of small operands ATen itself is asked, by a call on
-tensors of zeros. Of larger ones an elementwise operator is known by its call on a small tensor: it gives the result new strides
-where all operands have its shape and are contiguous (or all are channels-last), or it keeps the operand's, or it takes their
-dimensions in the order of their strides.
+Fake kernels give other strides than ATen where a dimension of size 1 has another stride than in a new tensor, or an empty
+tensor has. Strides are told to the program, and one image counts as channels-last or not by them. Of small operands ATen itself
+is asked, by a call on tensors of zeros. Of larger ones an elementwise operator is known by its call on a small tensor: it gives
+the result new strides where all operands have its shape and are contiguous (or all are channels-last), or it keeps the
+operand's, or it takes their dimensions in the order of their strides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         if not _makes_its_results(func):
             return result
         operands = [each for each in pytree.tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
-        if not any(map(has_noncanonical_stride, operands)):
+        if not any(has_noncanonical_stride(each) or _is_empty(each) for each in operands):
             return result
         results = [result] if isinstance(result, torch.Tensor) else result
         if not isinstance(results, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in results):
@@ -154,6 +154,13 @@ def has_noncanonical_stride(tensor: torch.Tensor) -> bool:
             if type(strides[at]) is int and type(expected) is int and strides[at] != expected:
                 return True
     return False
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    """Whether it has no element, but dimensions that can lie in another order than in a new tensor."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    return tensor.dim() > 1 and any(type(size) is int and size == 0 for size in tensor.shape)
 
 
 def _strides(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: torch.Tensor,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import fxjit
 
@@ -53,3 +54,21 @@ def test_gradients(name: str, cls: type, given: str, create_graph: bool, backend
     expected, found = gradients(PROGRAMS[name]), gradients(fxjit.compile(PROGRAMS[name], backend=backend))
     assert expected[:2] == found[:2]
     torch.testing.assert_close(found[2:], expected[2:])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", PROGRAMS)
+@fxjit.config.patch(small_graphs_as_captured=False)
+def test_tangents_of_a_class_that_runs_operators(name: str, backend: str) -> None:
+    """Autograd then runs operator by operator, as where it is asked for a second derivative."""
+    fxjit.reset()
+    compiled, found = fxjit.compile(PROGRAMS[name], backend=backend), []
+    for call in (PROGRAMS[name], compiled, compiled):
+        x = (torch.arange(6.0).reshape(2, 3) / 5).requires_grad_()
+        results = call(x)
+        results = results if isinstance(results, tuple) else (results,)
+        twos = [TwoTensor(torch.ones(each.shape), torch.full(each.shape, 2.0)) for each in results]
+        torch.autograd.backward(results, twos)
+        assert type(x.grad) is TwoTensor
+        found.append((x.grad.a, x.grad.b))
+    torch.testing.assert_close(found[1:], [found[0]] * 2)

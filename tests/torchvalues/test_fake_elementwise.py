@@ -134,3 +134,25 @@ def test_large_operands_are_told_by_the_operator(name: str) -> None:
         with mode:
             found = program(fake)
         assert found.stride() == program(x).stride()
+
+
+EMPTY: dict[str, Any] = {
+    "transposed": lambda x: (x.t() + 1, x.t() * 2.5, x.t().bool()),
+    "transposed in place": lambda x: (x.mul(2).t_(), x.mul(2).t_() + 1),
+    "parts": lambda x: (x[:, 1:].t() + 1, x[:, :0] + 1, x.t()[:0] * 2, x.expand(3, *x.shape) + 1),
+    "reduced": lambda x: (x.t().sum(0), x.t().sum(0, keepdim=True), x.t().softmax(0)),
+    "joined": lambda x: (torch.cat([x, x]), torch.stack([x, x]).transpose(0, 2) + 1),
+    "made like it": lambda x: (torch.zeros_like(x.t()), x.t().to(torch.float64), x.t().clone(), x.t().contiguous()),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_tensors_have_eagers_strides(name: str, backend: str) -> None:
+    program = EMPTY[name]
+    for shape in ((0, 3), (3, 0), (0, 0), (1, 0), (0, 1)):
+        for given in (torch.ones(shape), torch.ones(shape[::-1]).t()):
+            expected = [(each.shape, each.stride()) for each in program(given.clone())]
+            found = fxjit.compile(program, backend=backend)(given.clone())
+            assert [(each.shape, each.stride()) for each in found] == expected, shape
+            fxjit.reset()

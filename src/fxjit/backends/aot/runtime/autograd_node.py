@@ -17,7 +17,7 @@ from fxjit import _C, torch_private
 from .call_plan import CallPlan
 from .double_backward import DoubleBackward, graph_is_retained
 from .output_views import OutputAlias
-from .tangents import defined_tangents, mask_tensors, plain_tangent, with_layout
+from .tangents import defined_tangents, mask_tensors, plain_tangent, runs_operators, with_layout
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -106,8 +106,9 @@ class AutogradNode:
         else:  # autograd came here through another compiled graph, by an output that nobody used
             return (None,) * len(self.gradient_dependencies)
         if double_backward is not None:
-            # Tangents may be batches of them (`is_grads_batched`), whose memory kernels do not find.
-            if ctx.kept is not None and (torch.is_grad_enabled() or any(_is_batch(each) for each in given if each is not None)):
+            # Kernels do not find the memory of batches of tangents (`is_grads_batched`), nor of classes that run operators.
+            if ctx.kept is not None and (torch.is_grad_enabled() or any(
+                    _is_batch(each) or runs_operators(each) for each in given if each is not None)):
                 check_can_run(self.nondeterministic)
                 return double_backward.gradients(ctx.kept, tangents, given)
             if not graph_is_retained():

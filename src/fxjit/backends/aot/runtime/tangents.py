@@ -38,9 +38,14 @@ def with_layout(tangent: torch.Tensor, layout: TangentLayout) -> torch.Tensor:
     return torch.empty_strided(layout.size, layout.stride, dtype=tangent.dtype, device=tangent.device).copy_(tangent)
 
 
+def runs_operators(tangent: torch.Tensor) -> bool:
+    """Whether its class has a `__torch_dispatch__`."""
+    return type(tangent) is not torch.Tensor and type(tangent).__torch_dispatch__ != torch.Tensor.__torch_dispatch__
+
+
 def plain_tangent(tangent: torch.Tensor, index: int) -> torch.Tensor:
     """The tangent of this output, which is of a subclass, as a plain tensor: a class that runs operators is more than that."""
-    if type(tangent).__torch_dispatch__ != torch.Tensor.__torch_dispatch__:
+    if runs_operators(tangent):
         raise RuntimeError(f"the gradient of output {index} of a compiled graph is a {type(tangent).__name__}; "
                            "compiled backward graphs take plain tensors")
     with torch._C.DisableTorchFunctionSubclass():
