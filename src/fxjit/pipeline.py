@@ -24,7 +24,19 @@ from typing import Any, Protocol, TypeGuard
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fxjit import _C, agreement, config, debug, events, generated, logs, process_state, progress, torch_private
+from fxjit import (
+    _C,
+    agreement,
+    config,
+    debug,
+    events,
+    first_calls,
+    generated,
+    logs,
+    process_state,
+    progress,
+    torch_private,
+)
 from fxjit.backends.door import noted_results
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
@@ -58,7 +70,7 @@ from fxjit.guards.filtered import filtered
 from fxjit.guards.homes import home_of
 from fxjit.guards.kinds import AmbientIs, GuardSet, ShapeExpr
 from fxjit.guards.modules import without_module_internals
-from fxjit.guards.source import Scope
+from fxjit.guards.source import LocalSource, Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import count_failures, explain_failure
 from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
@@ -269,6 +281,8 @@ def _compile(options: Options, frame: Frame, relied_on: list[GuardSet]) -> _C.En
     ensure_tensor_shim()
     seconds: dict[str, float] = {}
     name, history = frame.code.co_qualname, history_of(frame.code)
+    for arg_name, given in zip(frame.arg_names, first_calls.given(frame.code, options), strict=False):
+        history.meet(LocalSource(arg_name), given)
     for known in entries.of(frame.code, options):
         if isinstance(known.payload.record, Stored):
             history.learn(known.payload.guards)

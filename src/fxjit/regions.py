@@ -142,7 +142,7 @@ def _entry_for(
     if verdict.shared and _may_not_fail(region.key):
         return None
     loaded = region.key in _with_artifacts
-    if not loaded and not _may_compile(code, region.key):
+    if not loaded and not _may_compile(code, region.key, args):
         return None
     outside = _outside()
     if outside is not None:
@@ -158,7 +158,7 @@ def _entry_for(
         with collection_deferred():  # importing the compiler makes as many objects as compiling does
             if loaded or config.store_entries:
                 settled, entry = _stored(region.key, code, args, closure, globals_, builtins)
-                if settled or (loaded and not _may_compile(code, region.key)):
+                if settled or (loaded and not _may_compile(code, region.key, args)):
                     return entry
             return _pipeline().compile_frame(region.key, func, code, args, closure, globals_, builtins)  # type: ignore[no-any-return]  # imported late, so untyped
     except RecursionError:  # no room left on the stack to compile in; the frame runs into the limit where eager does
@@ -172,9 +172,9 @@ def _entry_for(
         _tracing.on = before
 
 
-def _may_compile(code: CodeType, key: RegionOptions) -> bool:
+def _may_compile(code: CodeType, key: RegionOptions, args: tuple[object, ...]) -> bool:
     """Whether the stance lets a frame be compiled for which no entry is stored; raises where that is an error."""
-    return entries.is_owed(code, key) or stance.on_miss(code, key)
+    return entries.is_owed(code, key) or stance.on_miss(code, key, args)
 
 
 def _pass_by(key: RegionOptions, code: CodeType, verdict: FrameVerdict) -> None:
@@ -209,7 +209,7 @@ def _untraced(region: _C.Region, func: FunctionType, code: CodeType, globals_: d
     """A frame that is not compiled because `name` is not Python's own now. What says so calls the same functions: what they
     then raise is no error of the program's."""
     try:
-        if frame_verdict(code, globals_, func).skip or not stance.on_miss(code, region.key) or _outside() is not None:
+        if frame_verdict(code, globals_, func).skip or not stance.on_miss(code, region.key, ()) or _outside() is not None:
             return
         if region.key.fullgraph:
             raise events.unsupported("skip-python-replaced", {"name": name, "function": code.co_qualname}, None)

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
 
-from . import _C, config
+from . import _C, config, first_calls
 from .errors import ConfigError, InvalidArgument, RecompileError, displayed, near
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +31,6 @@ class Stance:
 
 
 _current = Stance()
-_seen_once: dict[tuple[int, int], weakref.ref[CodeType]] = {}
 
 
 class set_stance:
@@ -89,7 +87,7 @@ def current() -> Stance:
     return _current
 
 
-def on_miss(code: CodeType, key: object) -> bool:
+def on_miss(code: CodeType, key: object, args: Sequence[object]) -> bool:
     """No entry fits a frame: True to compile it, False to run it eagerly this time."""
     name = _current.name
     if name == "default":
@@ -100,17 +98,12 @@ def on_miss(code: CodeType, key: object) -> bool:
             "'fail_on_recompile'."
         )
     if name == "eager_then_compile":
-        mark = (id(code), id(key))
-        ref = _seen_once.get(mark)
-        if ref is not None and ref() is code:
-            return True
-        _seen_once[mark] = weakref.ref(code)
-        return False
+        return not first_calls.note(code, key, args)
     return False
 
 
 def reset() -> None:
-    _seen_once.clear()
+    first_calls.forget()
 
 
 def _set(stance: Stance) -> None:

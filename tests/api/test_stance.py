@@ -72,6 +72,21 @@ def test_eager_then_compile(f, counter):
         assert counter.frame_count == 1
 
 
+def test_eager_then_compile_knows_what_the_first_call_was_given():
+    """A size or a number that the second call has otherwise varies from the start: one compile, not two."""
+    counter = CompileCounter()
+
+    def f(x, parts, options, n):
+        return x * n + parts[0].sum() + options["w"].sum()
+
+    compiled = fxjit.compile(f, backend=counter)
+    with fxjit.set_stance("eager_then_compile"):
+        for size in (3, 5, 8):
+            given = torch.ones(size, 2), [torch.ones(size + 1)], {"w": torch.ones(size + 2)}, size
+            assert torch.equal(compiled(*given), f(*given))
+    assert counter.frame_count == 1
+
+
 def test_the_setting_disable_is_a_stance_too(f, counter):
     with fxjit.config.patch(disable=True):
         f(A)

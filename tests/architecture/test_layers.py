@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
        "counters", "events", "debug", "schemas", "fake_execution", "fake_strides", "collectives", "tensor_wrappers",
-       "overlap", "composites",
+       "overlap", "composites", "first_calls",
        "homes", "origins", "copied_context", "applied", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.machine", "choose.model",
@@ -44,6 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "homes": set(),
     "origins": set(),
     "copied_context": set(),
+    "first_calls": set(),
     "applied": set(),
     "schemas": {"homes", "origins", "tensor_wrappers", "torch_private"},
     "fake_execution": {"fake_strides", "torch_compat", "torch_private"},

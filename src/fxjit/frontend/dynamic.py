@@ -23,10 +23,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
 from fxjit.fake_execution import DATA_DEPENDENT, python_dispatcher
+from fxjit.first_calls import Layout
 from fxjit.frontend.views_of_parts import faked
 from fxjit.guards.kinds import ConstIs, TensorIs
 from fxjit.guards.shapes import torch_source
-from fxjit.guards.source import AttrSource, InstanceDictSource
+from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource
 from fxjit.guards.tensor_spec import marks
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_ragged, is_wrapper
 
@@ -105,6 +106,17 @@ class FrameHistory:
                 self.strides[name] = _merged(self.strides.get(name), guard.spec.strides)
             elif isinstance(guard, ConstIs) and type(guard.value) in (int, float):
                 self.varies(guard.source.name, guard.value)
+
+    def meet(self, source: Source, given: object) -> None:
+        """As a trace would have recorded of what a call was given that ran eagerly (first_calls.given)."""
+        if isinstance(given, Layout):
+            self.merge_sizes(source.name, given.sizes)
+            self.merge_strides(source.name, given.strides)
+        elif isinstance(given, (int, float)):
+            self.varies(source.name, given)
+        elif isinstance(given, (list, dict)):
+            for key, each in given.items() if isinstance(given, dict) else enumerate(given):
+                self.meet(ItemSource(source, key), each)
 
     def varies(self, name: str, number: object) -> bool:
         """Record a number met now; True once two different ones were met."""
