@@ -326,7 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = {"kernels": (KERNELS, kernel_rows), "costs": (COSTS, cost_rows),
               "decisions": (DECISIONS, decision_rows)}
     with used(machine), fxjit.config.patch(store_entries=False, cache_graphs=False):
-        with mock.patch.multiple(pipeline, present=lambda: machine), mock.patch.multiple(profitability, present=lambda: machine):
+        with (mock.patch.object(pipeline, "present", lambda: machine),
+              mock.patch.object(profitability, "present", lambda: machine)):
             for name, (header, rows) in tables.items():
                 if options.only in ("", name):
                     made = []
