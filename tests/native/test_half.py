@@ -63,25 +63,25 @@ def test_extremes_keep_nan(dtype: torch.dtype, length: int, assert_kernels_same:
     [
         (torch.float32, 4, (0, 0, 1)),
         (torch.float32, 15, (0, 0, 1)),
-        (torch.float32, 63, (1, 1, 1)),
+        (torch.float32, 47, (1, 1, 0)),
         (torch.float32, 64, (0, 1, 0)),
         (torch.float32, 100, (0, 1, 0)),
         (torch.float32, 256, (0, 0, 0)),
         (torch.bfloat16, 7, (1, 1, 1)),
         (torch.bfloat16, 10, (0, 0, 1)),
-        (torch.float16, 31, (0, 0, 1)),
-        (torch.bfloat16, 100, (0, 1, 1)),
-        (torch.bfloat16, 255, (1, 1, 1)),
-        (torch.bfloat16, 1024, (0, 0, 1)),
-        (torch.float16, 255, (1, 1, 1)),
-        (torch.float16, 1024, (0, 0, 1)),
+        (torch.float16, 31, (0, 0, 0)),
+        (torch.bfloat16, 100, (0, 1, 0)),
+        (torch.bfloat16, 255, (0, 1, 0)),
+        (torch.bfloat16, 1024, (0, 0, 0)),
+        (torch.float16, 255, (0, 0, 0)),
+        (torch.float16, 1024, (0, 0, 0)),
     ],
 )
 def test_softmax_by_itself_is_left_to_aten_where_that_is_faster(
     dtype: torch.dtype, length: int, left: tuple[int, int, int]
 ) -> None:
-    """Nobody else's work goes into its kernel, and ATen's is the better one for short rows, unless a softmax or a `logsumexp`
-    goes over rows of whole vectors and little more, or a softmax over rows shorter than a vector of ATen's."""
+    """Nobody else's work goes into its kernel, and ATen's is the better one for short rows of logarithms, and for a softmax
+    of float32 over rows that are not whole vectors and little more, unless they are shorter than a vector of ATen's."""
     x = torch.randn(51200 // length, length).to(dtype)
     for function, calls in zip((torch.softmax, torch.log_softmax, torch.logsumexp), left, strict=True):
         fxjit.reset()

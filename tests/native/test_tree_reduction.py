@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import fxjit
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.codegen import tree_reduction
 
@@ -73,3 +74,42 @@ def test_a_row_that_is_kept_is_not_put_down_twice(sources):
 def test_other_rows_have_totals_of_the_compiler(columns, sources, assert_kernels_same):
     assert_kernels_same(lambda x: ((x * 2).sum(-1), (x * 2).amax(-1)), rows(columns))
     assert "fx_row<" not in sources[0]
+
+
+def plain(x):
+    return (x.sum(-1), x.amax(-1), x.amin(-1), torch.softmax(x, -1), torch.log_softmax(x, -1), x.mean(-1, keepdim=True) + x)
+
+
+@pytest.mark.parametrize("columns", [16, 20, 31, 64, 100, 512])
+def test_rows_in_memory_are_not_copied(columns, sources, assert_kernels_same):
+    assert_kernels_same(plain, rows(columns))
+    for kind in ("float>::max", "float>::min", "double>::sum"):
+        assert f"fold<fx_row<{kind}, {columns}>(p0 + " in sources[0]
+
+
+@pytest.mark.parametrize("name", ["a part", "doubles", "integers", "beside each other", "columns", "the same row",
+                                  "one number"])
+def test_rows_of_other_layouts(name, assert_kernels_same):
+    x = rows(64)
+    made = {
+        "a part": x[3:, 5:37], "doubles": x.double(), "integers": torch.arange(640).view(20, 32) % 7 - 3,
+        "beside each other": x.view(8, 5, 64).transpose(0, 1), "columns": rows(40).t()[:32].t()[:, :32].t(),
+        "the same row": x[20].expand(6, 64), "one number": x[21:30, :1].expand(9, 32),
+    }[name]  # fmt: skip
+    if made.dtype is torch.int64:
+        assert_kernels_same(lambda x: (x.sum(-1), x.amax(-1), x.amin(-1), x - x.amax(-1, keepdim=True)), made)
+    else:
+        assert_kernels_same(plain, made)
+
+
+def test_rows_that_are_written_to_meanwhile():
+    def run(x):
+        x.sub_(x.amax(-1, keepdim=True))
+        total = x.sum(-1)
+        x.div_(x.amin(-1, keepdim=True))
+        return total, x.sum(-1)
+
+    x, y = (torch.randn(12, 48, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    for made, expected in zip(fxjit.compile(run, fullgraph=True)(x), run(y), strict=True):
+        torch.testing.assert_close(made, expected)
+    torch.testing.assert_close(x, y)

@@ -59,7 +59,7 @@ def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
     if name == "logsumexp.default":
         x, dims = meta_of(node.all_input_nodes[0]), pytree.tree_leaves(node.args[1])
         if len(dims) == 1 and dims[0] % max(x.ndim, 1) == x.ndim - 1:
-            return x.dtype is torch.float32 and rows_are_long(name, x, hints)
+            return rows_are_long(name, x, hints)
     if name in ("_softmax.default", "_log_softmax.default"):
         x, dim = meta_of(node.args[0]), int(node.args[1])  # type: ignore[arg-type]  # a softmax's second argument is a dimension
         if dim % max(x.ndim, 1) == x.ndim - 1:
@@ -74,8 +74,8 @@ def rows_are_long(name: str, x: torch.Tensor, hints: Hints) -> bool:
     """Whether the rows of a softmax, or of what is like one, are long enough for a kernel."""
     length = size_of(x.shape[-1])
     whole = isinstance(length, int) and length % VECTOR <= VECTOR_TAIL
-    least = LONG_ROWS_OF_VECTORS.get((name, x.dtype)) if whole else None
-    return hints(length) >= (LONG_ROWS.get(x.dtype, 0) if least is None else least)
+    rows = LONG_ROWS | LONG_ROWS_OF_VECTORS if whole else LONG_ROWS
+    return (name, x.dtype) in rows and hints(length) >= rows[name, x.dtype]
 
 
 def is_replaceable(group: Group, node: torch.fx.Node, low: Lowering, others: frozenset[str]) -> bool:

@@ -75,18 +75,30 @@ ALONE = (
 GELU_ALONE = {"none": Ratio(_names("gelu.default"), 0.7, 1.2, (32768, 1572864)),
               "tanh": Ratio(_names("gelu.default"), 1.7, 1.9, (32768, 1572864))}
 
-#: From how many elements a row on a softmax alone is a kernel. Over shorter ones the latency of the maximum and the sum
-#: exceeds the work.
-LONG_ROWS = {torch.float32: 128, torch.bfloat16: 512, torch.float16: 512}
-#: The same where a row is whole vectors and at most this many elements more (codegen/tree_reduction.py): 1.4 to 2 times as
-#: fast as ATen's. The last 7 of 31 elements are calculated one by one, which takes longer than the row.
-VECTOR_TAIL = 4
+#: From how many elements a row on a softmax alone, or what is like one, is a kernel: over shorter ones the latency of the
+#: maximum and the sum exceeds the work. 65,536 numbers, one thread of a Xeon of the fourth generation, times ATen's speed:
+#: softmax 1.04 to 1.6 in float32, 1.3 to 4.5 and 1.05 to 2.5 in float16 and bfloat16; its logarithm 1.2 to 1.3 in float32 and
+#: 0.93 to 1.3 in float16 (below that 0.4 to 1.0); logsumexp 0.91 to 1.7, 2.2 to 5.8 and 1.6 to 3.9.
+LONG_ROWS = {
+    ("_softmax.default", torch.float64): 1,
+    ("_softmax.default", torch.float32): 64,
+    ("_softmax.default", torch.float16): 16,
+    ("_softmax.default", torch.bfloat16): 16,
+    ("_log_softmax.default", torch.float64): 1,
+    ("_log_softmax.default", torch.float32): 128,
+    ("_log_softmax.default", torch.float16): 128,
+    ("_log_softmax.default", torch.bfloat16): 512,
+    ("logsumexp.default", torch.float32): 16,
+    ("logsumexp.default", torch.float16): 16,
+    ("logsumexp.default", torch.bfloat16): 16,
+}
+#: The same where a row is whole vectors and at most this many elements more (codegen/tree_reduction.py): 1.4 to 1.8 times
+#: ATen's speed, the logarithm of halves 0.93 to 1.2. The last 15 of 31 elements are calculated one by one, which takes longer
+#: than the row: 0.75.
+VECTOR_TAIL = 8
 LONG_ROWS_OF_VECTORS = {
     ("_softmax.default", torch.float32): 16,
-    ("_softmax.default", torch.bfloat16): 32,
-    ("_softmax.default", torch.float16): 32,
     ("_log_softmax.default", torch.float16): 32,
-    ("logsumexp.default", torch.float32): 16,
 }
 
 #: Rows of a softmax alone, or of its logarithm, that are shorter than a vector of ATen's, which it calculates number by number:
@@ -185,7 +197,6 @@ COPIED_PASSES = 7.2
 #: Numbers of this file without a measurement of their own, each with what it rests on. A measurement takes its row out.
 UNMEASURED: dict[str, str] = {
     "ALONE": "one range for all operators of a row, from two sizes",
-    "LONG_ROWS_OF_VECTORS": "one range of ratios for all of its rows; each row's length is where that type's vectors are full",
     "WRAPPED_NODE": "as many times NODE as on the machine that both were measured on before",
     "RECORDED": "one figure for all operators that autograd records",
     "FUNCTIONAL": "one figure for all functions of torch.nn.functional",

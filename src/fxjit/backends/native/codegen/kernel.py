@@ -465,6 +465,10 @@ class Renderer:
         rows = None if serial else self.converted_rows(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
+            if by_tree and (row := self.row_at(member, names, rows if whole else None)) is not None:
+                made = tree_reduction.total(row, self.total_type(member), str(member.compute.reduction), sizes[0])
+                flush.append(f"a_{member.compute.out.name} = {made};")
+                continue
             with self.printer.converting(rows):
                 if member.compute.reduction is None:
                     value = self.body(member, loops, inner, before, names)
@@ -490,23 +494,24 @@ class Renderer:
             partial += pieces.begin
             flush += pieces.end
         simd = "" if serial else simd_of(inner.lines, clauses)
-        core = [simd, "for (int64_t {0} = {1}; {0} < {2}; ++{0}) {{", indent(lines(inner.lines)), "}"]
+
+        def core(low: str, high: str) -> list[str]:
+            head = f"for (int64_t {last} = {low}; {last} < {high}; ++{last}) {{"
+            return [simd, head, indent(lines(inner.lines)), "}"] if inner.lines else []
+
         if rows is not None and rows.used:
-            core[1] = core[1].format(last, "lo", "hi")
-            tile = [*rows.before, *partial, *core, *flush, *rows.after]
+            tile = [*rows.before, *partial, *core("lo", "hi"), *flush, *rows.after]
             if whole:
                 nest = [*before.lines, f"const int64_t lo = 0, hi = {high};", *tile]
             else:
                 tile = [f"const int64_t hi = fx_imin(lo + {ROW}, {high});", *tile]
                 nest = [*before.lines, f"for (int64_t lo = {low}; lo < {high}; lo += {ROW}) {{", indent(lines(tile)), "}"]
         elif pieces.length and not by_tree:
-            core[1] = core[1].format(last, "from", "to")
-            tile = [f"const int64_t to = fx_imin(from + {pieces.length}, {high});", *partial, *core, *flush]
+            tile = [f"const int64_t to = fx_imin(from + {pieces.length}, {high});", *partial, *core("from", "to"), *flush]
             head = f"for (int64_t from = {low}; from < {high}; from += {pieces.length}) {{"
             nest = [*before.lines, head, indent(lines(tile)), "}"]
         else:
-            core[1] = core[1].format(last, low, high)
-            nest = [*before.lines, *partial, *core, *flush]
+            nest = [*before.lines, *partial, *core(low, high), *flush]
         for k in reversed(range(len(sizes) - 1)):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
@@ -522,6 +527,22 @@ class Renderer:
         totals = [(member.compute.reduction, self.acc_type(member)) for member in reducers]
         rows = len(members[0].inner) == 1 and all(member.compute.scan is None for member in members)
         return rows and tree_reduction.is_applicable(members[0].inner[0], totals)
+
+    def row_at(self, member: Member, names: dict[str, str], rows: ConvertedRows | None) -> str | None:
+        """Where the numbers that the member reduces lie one after the other: in memory, if the kernel does not write there, or
+        in the array of a half type's whole row. Put down in another array, they would be copied by GCC in vectors of half the
+        width, and a load of what two stores wrote waits for both."""
+        load, loops = member.compute.expr, [*self.outer, "i0"]
+        if not isinstance(load, Load) or load.gathers or load.strides[-1] != 1 or load.buffer in self.group.writes():
+            return None
+        if C_TYPES[load.dtype] != self.acc_type(member) or self.at_hand(member, names)(load) is not None:
+            return None
+        if rows is not None and rows.widens(load.memory_dtype):
+            first = self.printer.affine(load.strides, load.offset, rows.at_start(loops))
+            return rows.widened(f"{self.pointers[load.buffer]}[{first}]").partition("[")[0]
+        if load.memory_dtype is not load.dtype:
+            return None
+        return f"{self.pointers[load.buffer]} + ({self.printer.affine(load.strides[:-1], load.offset, self.outer)})"
 
     def bounds(self, sizes: Sizes, bounds: tuple[str, str] | None, first: bool, k: int = -1) -> tuple[str, str]:
         if bounds and first:

@@ -18,7 +18,11 @@ WIDTH = 16
 KINDS = ("sum", "max", "min")
 TYPES = ("float", "double", "int32_t", "int64_t")
 
-SUPPORT = r"""template <class T> struct fx_bits_of { typedef T type; enum : T { magnitude = 0, infinity = 1 }; };
+SUPPORT = r"""#if defined __AVX512F__ && !defined __clang__
+typedef float fx_v8sf __attribute__((vector_size(32)));
+typedef double fx_v8df __attribute__((vector_size(64)));
+#endif
+template <class T> struct fx_bits_of { typedef T type; enum : T { magnitude = 0, infinity = 1 }; };
 template <> struct fx_bits_of<float> {
   typedef int32_t type; enum : int32_t { magnitude = 0x7fffffff, infinity = 0x7f800000 };
 };
@@ -64,7 +68,14 @@ template <class T> struct fx_row {
   /* Numbers of another type are converted on the way: floats to a total in double. */
   template <class S> static FX V at(const S *w) {
     typedef S N __attribute__((vector_size(lanes * sizeof(S))));
-    N v; __builtin_memcpy(&v, w, sizeof(N)); return __builtin_convertvector(v, V);
+    N v; __builtin_memcpy(&v, w, sizeof(N)); return widened(v);
+  }
+  template <class N> static FX V widened(N v) {
+#if defined __AVX512F__ && !defined __clang__  /* GCC 12 converts halves, and puts them together */
+    if constexpr (lanes == 8)
+      return (V)__builtin_ia32_cvtps2pd512_mask((fx_v8sf)v, (fx_v8df)V{}, (unsigned char)-1, 4);
+#endif
+    return __builtin_convertvector(v, V);
   }
   template <class F, int n, class S> static FX T fold(const S *w) {
     constexpr int count = n / lanes, chains = count < 4 ? count : 4, rest = count % chains;
