@@ -39,7 +39,7 @@ from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
-from fxjit.frontend.interp.resumability import reach
+from fxjit.frontend.interp.resumability import is_held
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
 from fxjit.frontend.operators_once import OperatorsOnce
@@ -474,7 +474,7 @@ class Trace:
 
     def is_held(self, value: Value) -> bool:
         """Whether something that the program can still reach holds `value`: variables of frames, what was written."""
-        return value in reach([*running(self.frame), list(self.effects.records())], self.effects)
+        return is_held(value, running(self.frame), self.effects, self._by_id.values(), self._scratch)
 
     @property
     def running_frame(self) -> Machine:

@@ -5,6 +5,7 @@ machine.py calls it before it decides a break point, and when it is at one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -15,9 +16,11 @@ from fxjit.frontend.bytecode.flow import in_loop, live_before, loses_super
 from fxjit.frontend.interp.stack_values import PreviousExceptionValue, WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.tracer import EffectLog
+from fxjit.frontend.values import instance_dicts
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.sequence import ListValue
+from fxjit.guards.source import GlobalSource, Source
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -237,6 +240,27 @@ def _break_at_creation(machine: Machine, break_points: BreakPoints, made: Any) -
     reason, context = made.why_before()
     signal = BreakGraph(reason, context, made.created_at)
     machine.decide(break_points, signal, step=made.created_step, index=made.created_index)
+
+
+def is_held(value: Value, running: list[Any], effects: EffectLog, given: Iterable[tuple[Value, object]],
+            scratch: Mapping[Any, Mapping[Any, Any]]) -> bool:
+    """Whether something that the program can still reach holds `value`: variables of frames, what was written, or that in which
+    it was found, as long as the trace wrote to nothing on the way to it."""
+    held = reach([*running, list(effects.records())], effects)
+    if value in held or value.source is None:
+        return value in held
+    way: set[Source] = set()
+    step = value.source.base
+    while step is not None:
+        way.add(step)
+        step = step.base
+    holders = [each for each, _ in given if each.source in way]
+    if any(map(effects.is_written, holders)):
+        return False
+    root = value.source.root
+    if isinstance(root, GlobalSource):
+        return not any(root.name in (owner.written or ()) for owner in scratch.get(instance_dicts.OWNERS, {}).values())
+    return any(each in held for each in holders)
 
 
 def reach(roots: list[Any], effects: EffectLog) -> set[Any]:

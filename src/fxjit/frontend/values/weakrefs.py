@@ -133,7 +133,9 @@ class KnownWeakReferenceValue(NewWeakReferenceValue, Indistinct):
 
 def _checked(t: Tracer, referent: Value) -> Value:
     """The referent of a reference that is made."""
-    if not isinstance(referent, (TensorValue, UserObjectValue)):
+    referent = referent.realize()
+    existed = referent.source is not None and not referent.is_constant()
+    if not existed and not isinstance(referent, (TensorValue, UserObjectValue)):
         t.break_("value-weak-reference", why=f"{referent.describe()} is no tensor and no object of the program")
     if not referent.pytype().__weakrefoffset__:
         t.break_("value-weak-reference", why=f"objects of {referent.pytype().__name__} cannot be referred to weakly")
