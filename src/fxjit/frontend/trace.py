@@ -68,7 +68,7 @@ from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wra
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, ConstSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, ClassItemSource, ConstSource, LocalSource, Source
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.homes import target_name
 from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
@@ -103,8 +103,8 @@ class Frame:
 
 
 def _may_vary(obj: object, source: Source) -> TypeGuard[int | float]:
-    """Numbers of arguments, closures and globals: schedulers live in both. Those of classes and of modules of Python stay."""
-    return type(obj) in (int, float) and not isinstance(source.root, ConstSource)
+    """Numbers of arguments, closures and globals, where schedulers live, and counters of classes. Those of modules stay."""
+    return type(obj) in (int, float) and (not isinstance(source.root, ConstSource) or isinstance(source, ClassItemSource))
 
 
 class Trace:

@@ -27,7 +27,8 @@ _TRUSTED: Final = frozenset({
     "contextlib", "operator", "math", "copy", "inspect", "re", "warnings", "logging", "weakref", "sympy", "_weakrefset",
     "_collections_abc", "typing_extensions", "fxjit", "string", "numbers", "os", "threading", "contextvars", "_thread",
 })
-#: What is read and written where it is, also in classes of trusted packages (`weakref.finalize` keeps a registry).
+#: What is read and written where it is, also in classes of trusted packages (`weakref.finalize` keeps a registry), as their
+#: numbers are (`RemovableHandle` counts).
 _CHANGEABLE: Final = (dict, list, set, collections.deque)
 _DATA: Final = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
 #: The descriptor of a named tuple's field.
@@ -52,7 +53,8 @@ def is_trusted(module: object) -> bool:
 def class_attribute_source(owner: type, name: str) -> Source | None:
     """Where the raw attribute `name` of `owner`'s own namespace is found again; None where it needs no guard, or no other
     than look_up's."""
-    if is_trusted(module_of(owner)) and not isinstance(namespace_of(owner).get(name), _CHANGEABLE):
+    raw = namespace_of(owner).get(name)
+    if is_trusted(module_of(owner)) and not isinstance(raw, _CHANGEABLE) and type(raw) not in (int, float):
         return None
     return ClassItemSource(ConstSource(owner, owner.__qualname__), name)
 
@@ -193,7 +195,8 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if issubclass(kind, staticmethod) and _binds_as_builtin(t, raw):
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if issubclass(kind, classmethod) and _binds_as_builtin(t, raw):
-        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)):
+        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)) and (
+                type(raw.__func__) is not functools._lru_cache_wrapper):  # which is bound to the class in either case
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
         return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
     if issubclass(kind, property) and _binds_as_builtin(t, raw):

@@ -654,6 +654,9 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
             return "tensor-subclass", "it waits to be reduced with a mask that an embedding has left in its placement"
         if not isinstance(protocol.type_lookup(cls, "__torch_function__"), (classmethod, types.BuiltinFunctionType)):
             return "tensor-subclass", "its `__torch_function__` is no class method"
+        base = tensor._base if tensor._is_view() else None
+        if base is not None and not is_wrapper(base) and why_untraceable(base) is not None:
+            return "tensor-layout", "a view of a tensor that is not traced"
         return next(filter(None, (why_untraceable(inner) for _, inner in inner_tensors(tensor))), None)
     if not can_be_traced(cls):
         return "tensor-subclass", wrappers.NO_WRAPPER
