@@ -1,4 +1,4 @@
-"""Numbers of classes that change from call to call (ids, counters): a symbol from the second value on, as those of objects are."""
+"""Numbers of classes that change from call to call (ids, counters): a symbol from the second value on, as those of objects."""
 
 from __future__ import annotations
 

@@ -84,6 +84,15 @@ class ReferenceKey:
         return hash(self.referent)
 
 
+class NumberKey:
+    """An int that varies from call to call, and that is none of the other keys: each comparison was a guard."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
 def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     """The key that `value` is. `among` are the keys it is looked for in: what an overridden `__eq__` is called with."""
     value = value.realize()
@@ -99,7 +108,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         guard_nan_identity(t, value)
         if _may_be_late(known) and t.new_source_state(_LATE_KEYS) and any(map(_holds_late, among)):
             t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
-        return known
+        return _varying_key(t, value, among) or known if isinstance(known, int | float) else known
     if isinstance(value, Reference):
         return ReferenceKey(key_of(t, value.alive(t), [key.referent for key in among if isinstance(key, ReferenceKey)]))
     if isinstance(value, Indistinct):
@@ -114,7 +123,9 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         return key_of(t, settled, among)
     specialize = getattr(value, "specialize", None)
     if specialize is not None:
-        return specialize(t).as_constant()  # type: ignore[no-any-return]  # found by name, so untyped
+        known = specialize(t)
+        assert isinstance(known, Value)
+        return _varying_key(t, known, among) or known.as_constant()  # type: ignore[no-any-return]  # a number
     if isinstance(value, TupleValue):
         return tuple(key_of(t, item, among) for item in value.realized())
     cls = value.pytype()
@@ -147,18 +158,54 @@ def key_to_find(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     if value.is_constant():
         return key_of(t, value, among)  # a dict may be large, and asked for each of its keys
     keys = list(among)
-    if getattr(value, "specialize", None) is None or value.pytype() is not int or not all(type(key) in _PLAIN for key in keys):
+    if not _can_be_compared(value, keys):
         return key_of(t, value, keys)
-    numbers = [key for key in keys if isinstance(key, (int, float))]
-    if len(numbers) > _MOST_COMPARED:
-        return key_of(t, value, keys)
-    for number in numbers:
-        if protocol.truth(t, protocol.compare(t, "==", value, t.make(number))):
-            return number
-    return _NoKey()
+    found = _compared(t, value, keys)
+    return _NoKey() if found is None else found
 
 
-_PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
+def key_to_store(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
+    """The key that `value` is in a dict to which it is about to be added. An int that varies and is none of a few keys stays
+    one that varies (ids by which hooks of modules are kept)."""
+    value = value.realize()
+    keys = [] if value.is_constant() else list(among)
+    if value.is_constant() or not _can_be_compared(value, keys):
+        return key_of(t, value, among)
+    found = _compared(t, value, keys)
+    if found is not None:
+        return found
+    t.new_source_state(_VARYING_KEYS)[""] = True
+    return NumberKey(value)
+
+
+def _can_be_compared(value: Value, keys: list[HashKey]) -> bool:
+    if getattr(value, "specialize", None) is None or value.pytype() is not int:
+        return False
+    return all(type(key) in _PLAIN for key in keys) and sum(map(_is_number, keys)) <= _MOST_COMPARED
+
+
+def _is_number(key: HashKey) -> bool:
+    return isinstance(key, int | float | NumberKey)
+
+
+def _compared(t: Tracer, value: Value, keys: Iterable[HashKey]) -> HashKey | None:
+    """The one of the keys that the number is; each comparison is a guard."""
+    for key in filter(_is_number, keys):
+        if protocol.truth(t, protocol.compare(t, "==", value, key.value if isinstance(key, NumberKey) else t.make(key))):
+            return key
+    return None
+
+
+def _varying_key(t: Tracer, number: Value, among: Iterable[HashKey]) -> HashKey | None:
+    """The key that varies and is this number."""
+    if not t.new_source_state(_VARYING_KEYS):
+        return None
+    return _compared(t, number, [key for key in among if isinstance(key, NumberKey)])
+
+
+#: The table of a trace that has something in it if there is a NumberKey.
+_VARYING_KEYS: Final = "keys that vary"
+_PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None), NumberKey})
 #: Keys that a number is compared with; among more it is compiled for its value.
 _MOST_COMPARED: Final = 16
 
@@ -206,7 +253,7 @@ def _may_be_late(key: HashKey) -> bool:
     """Whether a number that is known late may turn out to be this key, or in it."""
     if isinstance(key, tuple | frozenset):
         return not _is_late(key) and any(map(_may_be_late, key))
-    return isinstance(key, int | float) and key >= FIRST_ADDRESS
+    return isinstance(key, NumberKey) or (isinstance(key, int | float) and key >= FIRST_ADDRESS)
 
 
 def _is_late(key: HashKey) -> bool:
@@ -223,6 +270,8 @@ def _queried(t: Tracer, value: Value) -> HashKey:
     elements = getattr(value, "elements", None)
     if value.pytype() is frozenset and isinstance(elements, Mapping):
         return frozenset(elements)
+    if t.new_source_state(_VARYING_KEYS):  # whether their hashes are one is known only at run time
+        t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
     for name in ("__hash__", "__eq__"):
         if not _repeatable(value.pytype(), name):
             t.break_("value-slot", slot=name, type=value.pytype().__name__)
@@ -238,7 +287,7 @@ def has_known_hash(key: HashKey) -> bool:
         return all(map(has_known_hash, key))
     if isinstance(key, ReferenceKey):
         return has_known_hash(key.referent)
-    return not isinstance(key, IdentityKey | Value)
+    return not isinstance(key, IdentityKey | NumberKey | Value)
 
 
 def compared_by_c(keys: Iterable[object]) -> bool:

@@ -22,7 +22,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, 
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
-from fxjit.frontend.values.keys import HashKey, compared_by_c, key_of, key_to_find
+from fxjit.frontend.values.keys import HashKey, NumberKey, compared_by_c, key_of, key_to_find, key_to_store
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
 from fxjit.frontend.values.sequence import RawItem, TupleValue, busy_reprs, same_or_equal
 from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_part
@@ -188,8 +188,7 @@ class DictValue(Undoable, Places):
         return restored
 
     def store(self, t: Tracer, key: Value, value: Value) -> None:
-        items = self.items
-        known = key_of(t, key, items)
+        known = key_to_store(t, key, self.items)
         t.effects.mutate(self)
         self._put(known, key, value)
 
@@ -546,12 +545,12 @@ class DictViewValue(Value):
         return NOT_IMPLEMENTED
 
     def operand(self, t: Tracer) -> Operand:
-        if self.kind == "keys":
+        if self.kind == "keys" and not any(isinstance(known, NumberKey) for known in self.mapping.items):
             items = self.mapping.items
             view: Any = items.keys()
             pairs = {known: entry[0] for known, entry in items.items()}
         else:
-            pairs = {key_of(t, pair): pair for pair in self.elements()}
+            pairs = {key_of(t, each): each for each in self.elements()}
             view = pairs.keys()
         return view, pairs, set_history.of_keys(list(view))
 
