@@ -9,6 +9,8 @@ import pytest
 import torch
 from tests.differential import KERNELS, assert_same_as_eager
 
+import fxjit
+
 PLACES = torch.tensor([0, 1])
 WRITES: dict[str, Callable[[torch.Tensor], object]] = {
     "addmm_": lambda x: x.addmm_(torch.ones(2, 4), torch.ones(4, 3)),
@@ -57,3 +59,20 @@ def test_out_that_requires_a_gradient_is_refused_in_any_layout(backend: str) -> 
         return torch.add(torch.ones(2, 3), 1, out=x)
 
     assert_same_as_eager(program, make=lambda: (INPUTS["recorded"](),), backend=backend, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_another_shape_writes_to_no_element(backend):
+    """`transpose_` of a view: it was a copy of the elements to where they are."""
+    def program(x, y):
+        view = x.detach()
+        view.transpose_(0, 1)
+        return y * 2, view + 1
+
+    fxjit.reset()
+    compiled, ends = fxjit.compile(program, backend=backend), []
+    for call in (program, compiled):
+        for base in (torch.arange(9.0).reshape(3, 3), torch.arange(9.0).reshape(3, 3).requires_grad_()):
+            results = call(base, base[:2])
+            ends.append([(each.tolist(), each.stride()) for each in (*results, base)])
+    assert ends[:2] == ends[2:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -74,3 +75,56 @@ def test_what_an_operator_raises_in_a_graph_of_aten_is_what_it_raises_alone() ->
     with pytest.raises(RuntimeError) as caught:
         fxjit.compile(norm, backend="aot_eager")(x)
     assert str(caught.value) == str(expected.value)
+
+
+ROWS = torch.tensor([0, 2, 1])
+OVERLAPPING: dict[str, Callable[[torch.Tensor], object]] = {
+    "by element, another view": lambda x: x.t().add_(x),
+    "by element, the same": lambda x: x.mul_(x[:]),
+    "rows by their place": lambda x: x.index_add_(0, ROWS, x),
+    "shifted": lambda x: x[1:].copy_(x[:-1]),
+    "shifted by a subscript": lambda x: operator.setitem(x, slice(0, 2), x[1:]),
+    "one row to another": lambda x: operator.setitem(x, 0, x[1]),
+    "one column and another": lambda x: x[:, 0].add_(x[:, 1]),
+    "an operator of Python": lambda x: operator.iadd(x, x.t()),
+    "out": lambda x: torch.add(x, x.t(), out=x),
+    "rows of a mask": lambda x: operator.setitem(x, x > 1, x[0, 0]),
+    "by a table": lambda x: operator.setitem(x, ROWS, x),
+    "scattered": lambda x: x.scatter_(0, ROWS[None].expand(3, 3).clone(), x),
+    "a product": lambda x: x.addmm_(x, x),
+    "the transposed": lambda x: x.copy_(x.t()),
+}
+GIVEN: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.arange(9.0).reshape(3, 3), "result": lambda: torch.arange(9.0, requires_grad=True).reshape(3, 3) * 1,
+    "a view": lambda: (torch.arange(9.0, requires_grad=True).reshape(3, 3) * 1).t(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_a_write_to_what_another_operand_is(name: str, backend: str, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, other: torch.Tensor, log: list[str]) -> torch.Tensor:
+        other.add_(1)
+        try:
+            OVERLAPPING[name](x)
+        except RuntimeError as error:
+            log.append(str(error))
+        return other * 2
+
+    for given in GIVEN.values():
+        fxjit.reset()
+        ends = []
+        for call in (program, fxjit.compile(program, backend=backend, dynamic=dynamic)):
+            x, other, log = given(), torch.ones(2), list[str]()
+            ends.append((call(x, other, log).tolist(), x.tolist(), other.tolist(), log))
+        assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("name", ["by element, the same", "one row to another", "one column and another"])
+def test_what_eager_lets_be_written_is_in_the_graph(name: str) -> None:
+    x = torch.arange(9.0).reshape(3, 3)
+    fxjit.compile(lambda x: OVERLAPPING[name](x), backend="eager", fullgraph=True)(x)
+    expected = torch.arange(9.0).reshape(3, 3)
+    OVERLAPPING[name](expected)
+    assert x.tolist() == expected.tolist()

@@ -8,6 +8,8 @@ it has written, cannot be run again: what the program did before would be lost.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ import torch.fx
 
 from fxjit import _C, schemas, torch_private
 from fxjit.guards.kinds import PythonCheck
+from fxjit.overlap import have_common_element
 
 from .tracer import Tracer
 from .values.choices import choices
@@ -77,6 +80,7 @@ def as_at_the_start(
 def check_written(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at what `node` writes, where that is not followed."""
     _break_at_overlap(t, node)
+    _break_at_shared(t, node)
     _break_at_uncounted(t, node)
     for fake, layout, cls in t.new_source_state(_ALIASES).values():
         if not _is_same(_layout(fake), layout):
@@ -96,6 +100,61 @@ def _break_at_overlap(t: Tracer, node: torch.fx.Node) -> None:
                     operator=schemas.name_of(node.target),
                     error="RuntimeError: several elements of the written tensor are one in memory",
                 )
+
+
+def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
+    """Breaks the graph at a write to elements that are those of another operand, which eager refuses unless both are the same
+    view and the operator goes by element: `x.t().add_(x)`, `x.index_add_(0, rows, x)`."""
+    if any(isinstance(each, (list, tuple)) for each in node.args[:1]):
+        return
+    places = schemas.written(node)
+    given: list[torch.fx.Node] = []
+    if places:
+        torch.fx.map_arg((node.args, node.kwargs), given.append)
+    for place in places:
+        if place in given:
+            given.remove(place)  # once: `x.index_add_(0, rows, x)` reads it, too
+    given = list(filter(_is_strided, given))
+    for place in filter(_is_strided, places):
+        sharing = [each.meta["example_value"] for each in given if _memory(each.meta["example_value"]) == _memory(
+            place.meta["example_value"])]
+        into = _part_written(node, place) if sharing else None
+        for other in sharing:
+            if into is not None and not have_common_element(into, other):
+                continue
+            if into is None or not _is_same(_layout(into), _layout(other)) or not _goes_by_element(node):
+                t.break_(
+                    "operator-raised",
+                    operator=schemas.name_of(node.target),
+                    error="RuntimeError: elements of an operand are written to",
+                )
+
+
+def _is_strided(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("example_value")
+    return isinstance(fake, torch.Tensor) and fake.layout is torch.strided
+
+
+def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
+    """None for a part that only a run shows."""
+    fake: torch.Tensor = place.meta["example_value"]
+    if node.target is not operator.setitem:
+        return fake
+    key: Any = node.args[1]
+    parts = key if isinstance(key, tuple) else (key,)
+    if not all(isinstance(each, (int, slice, type(None), type(...))) and type(each) is not bool for each in parts):
+        return None
+    environment = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
+    with torch.no_grad(), contextlib.nullcontext() if environment is None else environment.suppress_guards():
+        return fake[key]
+
+
+def _goes_by_element(node: torch.fx.Node) -> bool:
+    if node.target in schemas.IN_PLACE_FUNCTIONS:
+        return node.target is not operator.imatmul
+    if schemas.name_of(node.target) == "copy_":
+        return True
+    return any(torch.Tag.pointwise in each.tags for each in schemas.overloads_of(node.target))
 
 
 def _layout(fake: torch.Tensor) -> tuple[Any, ...]:

@@ -63,6 +63,8 @@ def _function(node: Node) -> Callable[..., Any] | None:
     function = getattr(torch.Tensor, name.removesuffix("_"), None) if is_in_place_name(name) else None
     if function is None or not overloads_of(node.target) or not node.args or (to := written(node)) != [node.args[0]]:
         return None
+    if any(torch.Tag.inplace_view in overload.tags for overload in overloads_of(node.target)):
+        return None  # it writes to no element
     given = [each.meta.get("example_value") for each in node.all_input_nodes]
     if not all(isinstance(each, FakeTensor) for each in given):
         return None
