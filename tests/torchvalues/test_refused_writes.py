@@ -86,6 +86,7 @@ OVERLAPPING: dict[str, Callable[[torch.Tensor], object]] = {
     "shifted by a subscript": lambda x: operator.setitem(x, slice(0, 2), x[1:]),
     "one row to another": lambda x: operator.setitem(x, 0, x[1]),
     "one column and another": lambda x: x[:, 0].add_(x[:, 1]),
+    "a column to the transposed's": lambda x: operator.setitem(x, (slice(None), 1), x.t()[:, 0]),
     "an operator of Python": lambda x: operator.iadd(x, x.t()),
     "out": lambda x: torch.add(x, x.t(), out=x),
     "rows of a mask": lambda x: operator.setitem(x, x > 1, x[0, 0]),
@@ -121,7 +122,8 @@ def test_a_write_to_what_another_operand_is(name: str, backend: str, dynamic: bo
         assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("name", ["by element, the same", "one row to another", "one column and another"])
+@pytest.mark.parametrize("name", [
+    "by element, the same", "one row to another", "one column and another", "a column to the transposed's"])
 def test_what_eager_lets_be_written_is_in_the_graph(name: str) -> None:
     x = torch.arange(9.0).reshape(3, 3)
     fxjit.compile(lambda x: OVERLAPPING[name](x), backend="eager", fullgraph=True)(x)

@@ -120,8 +120,8 @@ def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
             place.meta["example_value"])]
         into = _part_written(node, place) if sharing else None
         for other in sharing:
-            if into is not None and not have_common_element(into, other):
-                continue
+            if into is not None and not (_is_dense(into) and _is_dense(other) and have_common_element(into, other)):
+                continue  # of others eager does not know
             if into is None or not _is_same(_layout(into), _layout(other)) or not _goes_by_element(node):
                 t.break_(
                     "operator-raised",
@@ -133,6 +133,19 @@ def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
 def _is_strided(node: torch.fx.Node) -> bool:
     fake = node.meta.get("example_value")
     return isinstance(fake, torch.Tensor) and fake.layout is torch.strided
+
+
+def _is_dense(fake: torch.Tensor) -> bool:
+    """Whether its elements fill their memory, with the sizes at hand."""
+    numbers: Any = [each.node.hint if isinstance(each, torch.SymInt) else each for each in (*fake.shape, *fake.stride())]
+    if None in numbers:
+        return False
+    expected = 1
+    for stride, size in sorted(zip(numbers[fake.dim():], numbers[:fake.dim()], strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
