@@ -66,7 +66,8 @@ def check(body: str, kind: str, backend: str = "eager") -> None:
 @pytest.mark.parametrize("read", READS)
 def test_it_is_read_in_the_graph(read: str, kind: str) -> None:
     check(f"return {read}", kind)
-    if kind in ("kept", "of bytes") and ".flags" not in read and ".base" not in read:
+    # From Python 3.12 on a comprehension is under a handler of its frame.
+    if kind in ("kept", "of bytes") and ".flags" not in read and ".base" not in read and " for " not in read:
         assert not fxjit.counters["graph_break"]
 
 

@@ -261,6 +261,28 @@ def assign(t: Tracer, raw: Any, owner: type, name: str, obj: Value, value: Value
     t.break_("attribute-unsupported", value=obj.describe(), name=name)
 
 
+class _Empty:
+    __slots__ = ("slot",)
+
+
+def _message_of_an_empty_slot() -> str:
+    try:
+        return str(_Empty().slot)  # type: ignore[attr-defined]  # it raises
+    except AttributeError as error:
+        return str(error)
+
+
+#: Whether this Python says the module of the class.
+_SAYS_MODULE: Final = __name__ in _message_of_an_empty_slot()
+
+
+def nothing_in_slot(cls: type, name: str) -> str:
+    """What CPython says where a slot that is read is empty."""
+    says_module = _SAYS_MODULE and module_of(cls) not in ("builtins", "__main__", "")
+    what = f"{module_of(cls)}.{cls.__qualname__}" if says_module else cls.__qualname__ if _SAYS_MODULE else cls.__name__
+    return f"'{what}' object has no attribute '{name}'"
+
+
 def nowhere_to_write(cls: type, name: str, deleting: bool) -> str:
     """This Python's error for writing to an attribute that no class defines, on an object without a `__dict__`."""
     bare = type(cls.__name__, (), {"__slots__": ()})()

@@ -182,7 +182,7 @@ class UserObjectValue(ObjectMethods):
         if isinstance(raw, types.MemberDescriptorType):
             found = self._slot(t, raw, name)
             if found is None:
-                t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+                t.raise_(AttributeError, descriptors.nothing_in_slot(self.cls, name))
             return found
         if isinstance(raw, types.GetSetDescriptorType):
             if self.source is not None and self.obj is not None and name not in t.effects.stored_attrs(self):
