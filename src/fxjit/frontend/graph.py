@@ -50,6 +50,17 @@ def _printed_right(target: Callable[..., object] | str, args: tuple[Any, ...]) -
     return target
 
 
+#: Operators that raise for no numbers.
+_OF_NUMBERS: Final = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.add,
+                                operator.sub, operator.mul, operator.neg})
+
+
+def _is_of_numbers(node: torch.fx.Node) -> bool:
+    """Whether it computes with numbers alone: what was decided on it is a guard."""
+    return node.op == "call_function" and node.target in _OF_NUMBERS and all(
+        isinstance(each.meta.get("example_value"), torch.SymInt | torch.SymFloat) for each in node.all_input_nodes)
+
+
 def _looks_up(node: torch.fx.Node) -> bool:
     """Whether it is an item at places that a tensor holds, which may be out of range."""
     return node.target is operator.getitem and any(
@@ -166,6 +177,7 @@ class GraphBuilder:
                 continue
             pure = (node.op in ("placeholder", "get_attr") or "only_if_used" in node.meta or drops_nothing(node)
                     or (node.op == "call_method" and node.target in _PURE_METHODS)
-                    or (node.op == "call_function" and node.target in _PURE_FUNCTIONS and not _looks_up(node)))
+                    or (node.op == "call_function" and node.target in _PURE_FUNCTIONS and not _looks_up(node))
+                    or _is_of_numbers(node))
             if pure:
                 self.graph.erase_node(node)
