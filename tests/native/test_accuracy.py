@@ -180,3 +180,17 @@ def test_the_table_has_every_function_of_libm() -> None:
     from fxjit.backends.native.ops import MATH
 
     assert MATH.keys() - {function.name for function in rows()} == set()
+
+
+def test_functions_of_one_number_in_float64_are_kernels(sources, assert_kernels_same):
+    """Of a tensor without dimensions: libm's own, which is as accurate as ATen's. Those of vectors are calls of ATen."""
+    one, many = torch.tensor(7.0, dtype=torch.float64), torch.linspace(1, 9, 20, dtype=torch.float64)
+
+    def functions(x):
+        return [0.9**x, torch.log(x), torch.sin(x), torch.atan2(x, x + 1), torch.expm1(-x), torch.fmod(x, 2.5)]
+
+    assert_kernels_same(lambda x, y: [*functions(x), (0.9**x).sqrt() * y.float()], one, many)
+    assert "fx_pow" in sources[0] and "fx_log" in sources[0]
+    sources.clear()
+    assert_kernels_same(functions, many)
+    assert not any("fx_pow" in source or "fx_log" in source for source in sources)

@@ -410,3 +410,52 @@ def test_a_replicas_gradients_go_with_a_warning():
     with pytest.warns(UserWarning, match="has no effect"):
         fxjit.compile(step, backend="eager")(model)
     assert model.weight.grad is None
+
+
+COUNTING = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "nadam": torch.optim.NAdam, "radam": torch.optim.RAdam,
+            "adamax": torch.optim.Adamax}
+
+
+def twelve_steps(cls, dtype, compiler, **options):
+    """A parameter and its counter after twelve steps."""
+    generator = torch.Generator().manual_seed(5)
+    parameter = nn.Parameter(torch.randn(64, generator=generator).to(dtype))
+    optimizer = cls([parameter], lr=0.1, **options)
+    step = compiler(lambda: optimizer.step())
+    for _ in range(12):
+        parameter.grad = torch.randn(64, generator=generator).to(dtype)
+        step()
+    return parameter.detach(), optimizer.state[parameter]["step"]
+
+
+@pytest.mark.parametrize(("name", "backend", "options"), [
+    *((name, "aot_eager", {"foreach": foreach}) for name in COUNTING for foreach in (False, True)),
+    *((name, "native", {}) for name in COUNTING),
+    ("adam", "aot_eager", {"fused": True}), ("adam", "aot_eager", {"amsgrad": True, "maximize": True}),
+])
+def test_what_depends_on_the_number_of_steps_is_as_accurate_as_eagers(name, backend, options):
+    fxjit.reset()
+    cls = COUNTING[name]
+    true, _ = twelve_steps(cls, torch.float64, lambda fn: fn, **options)
+    eager, counter = twelve_steps(cls, torch.float32, lambda fn: fn, **options)
+    actual, counted = twelve_steps(cls, torch.float32, lambda fn: fxjit.compile(fn, backend=backend, fullgraph=True), **options)
+    assert (counted, counted.dtype) == (counter, counter.dtype)
+    assert (actual.double() - true).abs().max() <= 1.2 * (eager.double() - true).abs().max()
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_counters_of_other_types_and_shared_ones_count_as_in_eager(foreach):
+    def run(compiler):
+        p, q = (nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in (torch.bfloat16, torch.float64))
+        r, s = (nn.Parameter(torch.ones(3)) for _ in range(2))
+        optimizer = torch.optim.NAdam([p, q, r, s], foreach=foreach)
+        step = compiler(lambda: optimizer.step())
+        for turn in range(3):
+            for each in (p, q, r, s):
+                each.grad = torch.arange(3.0).to(each.dtype) - 1
+            step()
+            if turn == 0:
+                optimizer.state[r]["step"] = optimizer.state[s]["step"]
+        return [*(each.detach() for each in (p, q, r, s)), *(optimizer.state[each]["step"] for each in (p, q, r, s))]
+
+    torch.testing.assert_close(run(lambda fn: fxjit.compile(fn, backend="aot_eager")), run(lambda fn: fn))

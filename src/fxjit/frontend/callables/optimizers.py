@@ -22,6 +22,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import GradModeValue, PassThroughValue, entered_managers
 from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.sequence import ListValue
 from fxjit.homes import module_of
 
 # -- gradients -----------------------------------------------------------------------------------------------------
@@ -148,16 +149,50 @@ def _is_written(t: Tracer, obj: object) -> bool:
 
 
 def _counts_in_tensors(update: Callable[..., Any]) -> None:
-    """An update that asks the counters of steps for their numbers is traced as torch's `capturable` one, which does not."""
+    """An update that asks the counters of steps for their numbers is traced as torch's `capturable` one, which does not. While
+    they are updated, counters are float64."""
     @handles(update)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if id(update) in t.break_points.prepared:
-            return pass_on(t, update, args, {**kwargs, "capturable": t.make(True)})
+            return _with_wide_counters(t, update, args, {**kwargs, "capturable": t.make(True)})
         try:
-            return pass_on(t, update, args, kwargs)
+            return _with_wide_counters(t, update, args, kwargs)
         except BreakGraph:
             t.break_points.prepared.add(id(update))
         leave_trace(RestartTrace("the numbers of an optimizer's steps stay tensors"))
+
+
+def _with_wide_counters(t: Tracer, update: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The update with counters of float64: eager calculates what depends on their numbers with Python's floats."""
+    place = _place_of_counters(update.__code__)
+    counters = args[place] if place is not None and place < len(args) else None
+    if place is None or not isinstance(counters, ListValue) or len(set(map(id, counters.realized()))) < len(counters.items):
+        return pass_on(t, update, args, kwargs)
+    wide = t.inline(t.make(_widened), [counters], {})
+    made = pass_on(t, update, [*args[:place], wide, *args[place + 1:]], kwargs)
+    t.inline(t.make(_narrowed), [counters, wide], {})
+    return made
+
+
+def _place_of_counters(code: CodeType) -> int | None:
+    """Of the counters among an update's arguments; None where there are none, or an operator is given them as they are."""
+    names = code.co_varnames[:code.co_argcount]
+    as_they_are = any(name.startswith("_fused_") for name in code.co_names)
+    return None if as_they_are or _COUNTERS not in names else names.index(_COUNTERS)
+
+
+#: What torch's updates call the counters.
+_COUNTERS: Final = "state_steps"
+
+
+def _widened(counters: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [each if each.dtype is torch.float64 else each.double() for each in counters]
+
+
+def _narrowed(counters: list[torch.Tensor], wide: list[torch.Tensor]) -> None:
+    for counter, each in zip(counters, wide, strict=True):
+        if counter is not each:
+            counter.copy_(each)
 
 
 def _updates() -> Iterator[FunctionType]:

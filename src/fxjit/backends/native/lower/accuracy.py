@@ -1,5 +1,6 @@
 """Lowerings that would be less accurate than ATen: of libm's functions in float64, of which libmvec errs by up to 4 units in
-the last place, ATen by 0.5 to 1. Only `exp` is as accurate (codegen/elementary.py), and so is all of float32."""
+the last place, ATen by 0.5 to 1. Only `exp` is as accurate (codegen/elementary.py), and so is all of float32, and what is a
+tensor of one number, without dimensions."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from ..ops import MATH, NOT_VECTOR_MATH
 from ..target import by_triton
 from .table import Lowering, NoLowering
 
-LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, "gelu", "gelu_slope", "softplus"} - {"exp", "fmod"})
+#: Functions that are made of others.
+COMPOSED = frozenset({"gelu", "gelu_slope", "softplus"})
+LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, *COMPOSED} - {"exp", "fmod"})
 
 
 def require_accuracy(low: Lowering, value: Any, first: int) -> None:
@@ -24,12 +27,18 @@ def require_accuracy(low: Lowering, value: Any, first: int) -> None:
     if config.cpp.fast_math or by_triton(low.device):
         return
     added = [each for each in low.statements[first:] if isinstance(each, Compute)]
-    exprs = [each.expr for each in pytree.tree_leaves(value) if isinstance(each, TensorExpr)]
-    exprs += [expr for statement in added for expr in statement.exprs]
+    tensors = [each for each in pytree.tree_leaves(value) if isinstance(each, TensorExpr)]
+    if not added and all(each.size == () for each in tensors) and not any(is_composed(each.expr) for each in tensors):
+        return  # a single number is no vector: libm's own functions are as accurate
+    exprs = [*(each.expr for each in tensors), *(expr for statement in added for expr in statement.exprs)]
     if any(statement.scan == "logaddexp" and statement.expr.dtype is torch.float64 for statement in added):
         raise NoLowering("a scan in float64 that ATen computes more accurately")
     if any(is_less_accurate(expr) for expr in exprs):
         raise NoLowering("a function in float64 that ATen computes more accurately")
+
+
+def is_composed(expr: Expr) -> bool:
+    return any(isinstance(node, Op) and node.name in COMPOSED for node in walk(expr))
 
 
 def is_less_accurate(expr: Expr) -> bool:
