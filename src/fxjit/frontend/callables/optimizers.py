@@ -155,6 +155,8 @@ def _counts_in_tensors(update: Callable[..., Any]) -> None:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if id(update) in t.break_points.prepared:
             return _with_wide_counters(t, update, args, {**kwargs, "capturable": t.make(True)})
+        if _keeps_tensors(kwargs):
+            return pass_on(t, update, args, kwargs)
         try:
             return _with_wide_counters(t, update, args, kwargs)
         except BreakGraph:
@@ -172,6 +174,12 @@ def _with_wide_counters(t: Tracer, update: Callable[..., Any], args: list[Value]
     made = pass_on(t, update, [*args[:place], wide, *args[place + 1:]], kwargs)
     t.inline(t.make(_narrowed), [counters, wide], {})
     return made
+
+
+def _keeps_tensors(kwargs: dict[str, Value]) -> bool:
+    """Whether the program wants counters that stay tensors, with which eager calculates in float32 too."""
+    said = kwargs.get("capturable")
+    return said is not None and said.is_constant() and bool(said.as_constant())
 
 
 def _place_of_counters(code: CodeType) -> int | None:
