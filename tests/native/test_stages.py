@@ -325,3 +325,21 @@ def test_a_float_that_is_no_small_fraction_stays_one():
     size = sympy.Symbol("n", integer=True, positive=True)
     kept = TruncToInt(0.1 * ToFloat(size))
     assert without_floats(kept) == kept
+
+
+def test_a_statement_joins_who_makes_what_it_reads_however_far_back():
+    """An optimizer goes over its parameters step by step: the second step of each stands far behind the first."""
+    def step(parameters, moments, gradients):
+        torch._foreach_lerp_(moments, gradients, 0.1)
+        scaled = [moment.square().mul(0.5) + gradient for moment, gradient in zip(moments, gradients, strict=True)]
+        roots = [each.exp().sqrt() for each in scaled]
+        return [parameter + root * each for parameter, root, each in zip(parameters, roots, scaled, strict=True)]
+
+    given = [[torch.randn(128, 80) for _ in range(60)] for _ in range(3)]
+    gm = make_fx(lambda *flat: step(flat[:60], flat[60:120], flat[120:]), tracing_mode="fake")(*sum(given, []))
+    for run in PASSES:
+        run(gm.graph)
+    low = lower_graph(gm)
+    groups = [each for each in fuse(live_statements(low, gm), Hints({})) if isinstance(each, Group)]
+    between = {name for one in groups for other in groups if other is not one for name in one.writes() & other.reads()}
+    assert not between, "in memory between two kernels"

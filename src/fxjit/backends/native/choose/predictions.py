@@ -145,7 +145,8 @@ MAX_LOADS, MAX_WORK = 10, 400
 
 # Fused or not
 
-#: How many steps back a statement looks for a group to join: more finds little and costs compile time.
+#: How many steps back a statement looks for a group to join, but for who makes what it reads: more finds little and costs
+#: compile time.
 LOOK_BACK = 24
 #: The members of a group, and the buffers that it reads.
 MAX_MEMBERS, MAX_READS = 32, 64

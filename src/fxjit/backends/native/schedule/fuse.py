@@ -245,9 +245,12 @@ class Fuser:
 
     def candidates(self, compute: Compute, reads: set[str]) -> list[int]:
         first = self.earliest(compute, reads)
-        places = [
-            i for i in range(max(first, len(self.steps) - LOOK_BACK), len(self.steps)) if isinstance(self.steps[i], Group)
-        ]
+        end = len(self.steps)
+        window = range(max(first, end - LOOK_BACK), end)
+        # Who makes what the statement reads stands at `first`, however far back: an optimizer goes over its parameters step by
+        # step, so that of a hundred the second step of each stands a hundred statements behind the first.
+        far = [first] if first < window.start and self.step_writes[first] & reads else []
+        places = [i for i in (*far, *window) if isinstance(self.steps[i], Group)]
         producers = [i for i in places if self.step_writes[i] & reads]
         sharers = [i for i in places if i not in producers and self.step_reads[i] & reads]
         others = [i for i in places if i not in producers and i not in sharers]
