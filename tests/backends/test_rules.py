@@ -154,6 +154,12 @@ def derivative_forwards(x: torch.Tensor) -> torch.Tensor:
         return forward_ad.unpack_dual(forward_ad.make_dual(x, torch.ones_like(x)).sin()).tangent
 
 
+def written_with_history(x: torch.Tensor) -> torch.Tensor:
+    v = x.data
+    v[:, 1] = x[:, 0]
+    return v
+
+
 def written_past_autograd(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     turned = y.t()
     with torch.no_grad():
@@ -182,6 +188,7 @@ PROGRAMS: dict[str, Program] = {
     "overlapping-argument": Program(lambda x: x[1:3].addmv_(torch.eye(2), x[:2]), lambda: [torch.rand(5)]),
     "reshaped-input": Program(lambda x: (x + x, x.unsqueeze_(0).squeeze_(0)), lambda: [leaf(3) * 1]),
     "mutates-view-of-leaf": Program(lambda x: x.detach().add_(1) * x, lambda: [leaf(4, 3)[:2]]),
+    "recorded-past-input": Program(written_with_history, lambda: [leaf(3, 2)]),
     "unforeseen": Program(written_past_autograd, views_of_one),
     "mutates-data-and-metadata": Program(lambda x: x.zero_().unsqueeze_(0) + 1, lambda: [torch.rand(3, 4)[1]]),
     "overlapping-list": Program(lambda x: torch._foreach_add_([x, x[1:]], 1), lambda: [torch.rand(4)]),

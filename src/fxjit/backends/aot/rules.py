@@ -161,6 +161,25 @@ def _views_leaf_without_recording(candidate: Candidate) -> bool:
     return False
 
 
+def _gives_history_to_detached_input(candidate: Candidate) -> bool:
+    """Whether an output is in an input's memory, has a history by a write, and is no view of that input to autograd (`x.data`,
+    `x.detach()`): AOTAutograd makes it anew as a view of the input, whose history is another one, or none."""
+    gm = candidate.captured
+    if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
+        return False
+    bases: dict[int | None, set[int]] = {}
+    for node in gm.graph.find_nodes(op="placeholder"):
+        bases.setdefault(_storage(node), set()).update(id(_base(each)) for each in tensors_of(node))
+    return any(
+        each.grad_fn is not None and _storage(node) is not None and _storage(node) in bases
+        and id(_base(each)) not in bases[_storage(node)]
+        for node in pytree.tree_leaves(outputs_of(gm.graph)) if isinstance(node, torch.fx.Node) for each in tensors_of(node))
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._base if tensor._is_view() and tensor._base is not None else tensor
+
+
 def _reshapes_input(candidate: Candidate) -> bool:
     gm = candidate.captured
     if not torch.is_grad_enabled() or not isinstance(gm, torch.fx.GraphModule):
@@ -173,13 +192,16 @@ def _reshapes_input(candidate: Candidate) -> bool:
 
 
 def _writes_view_of_leaf(candidate: Candidate) -> bool:
-    meta = candidate.meta
-    if meta is None or not torch.is_grad_enabled() or len(meta.input_info) != len(candidate.example_inputs):
+    meta, inputs = candidate.meta, candidate.example_inputs
+    if meta is None or not torch.is_grad_enabled():
         return False
-    return any(
-        info.mutates_data and isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
-        and each._base is not None and each._base.requires_grad and each._base.is_leaf
-        for info, each in zip(meta.input_info, candidate.example_inputs, strict=True))
+    if len(meta.input_info) == len(inputs):
+        written = [place for place, info in enumerate(meta.input_info) if info.mutates_data]
+    else:  # those that share memory are one to AOTAutograd, their base
+        written = list(mutated_inputs(candidate.captured))
+    return any(isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
+               and each._base is not None and each._base.requires_grad and each._base.is_leaf
+               for each in map(inputs.__getitem__, written))
 
 
 def _is_unrecorded_view(tensor: torch.Tensor) -> bool:
@@ -555,6 +577,9 @@ RULES: tuple[Rule, ...] = (
     Rule("observed-view", "captured graph", _observes_gradients_of_views,
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input. Or it reads the `_base` of an output."),
+    Rule("recorded-past-input", "captured graph", _gives_history_to_detached_input,
+         "An output is in an input's memory, detached from it (`x.data`), and was written to under autograd: its gradient flows to "
+         "what was written, and the input has no part in it."),
     Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
          "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
          "not: neither does the view. Or the graph records what it does with the view, of which the input has no part."),
