@@ -1,4 +1,4 @@
-"""Writes to what is detached from an input, or from a value of the graph: it gets a history, and what it is detached from none."""
+"""Writes to what is detached from an input, or from a value of the graph: it gets a history, what it is detached from none."""
 
 from __future__ import annotations
 
