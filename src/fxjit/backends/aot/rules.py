@@ -578,8 +578,8 @@ RULES: tuple[Rule, ...] = (
          "The program sees the gradient of an output that is a view, or asks for that of an output which others are made from: "
          "in a compiled graph it would not stand between them and the input. Or it reads the `_base` of an output."),
     Rule("recorded-past-input", "captured graph", _gives_history_to_detached_input,
-         "An output is in an input's memory, detached from it (`x.data`), and was written to under autograd: its gradient flows "
-         "to what was written, and the input has no part in it."),
+         "An output is in an input's memory, detached from it (`x.data`), and was written to under autograd: its gradient "
+         "flows to what was written, and the input has no part in it."),
     Rule("unrecorded-view-of-leaf", "captured graph", _views_leaf_without_recording,
          "The graph makes, under `no_grad`, a view of an input that requires grad and is itself a view of a tensor that does "
          "not: neither does the view. Or the graph records what it does with the view, of which the input has no part."),
