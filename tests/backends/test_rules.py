@@ -185,7 +185,7 @@ PROGRAMS: dict[str, Program] = {
     "storage-offset": Program(lambda x: torch.as_strided(x, (2,), (1,), 1) * 2, lambda: [torch.rand(4)]),
     "written-unfolding": Program(lambda x: (x.unfold(0, 2, 2).mul_(3), x + 1), lambda: [torch.rand(5)]),
     "overlapping-write": Program(lambda x: (x * 1).as_strided((2, 2), (1, 1)).mul_(2), lambda: [torch.rand(4)]),
-    "overlapping-argument": Program(lambda x: x[1:3].addmv_(torch.eye(2), x[:2]), lambda: [torch.rand(5)]),
+    "overlapping-argument": Program(lambda x: x[1:3, :2].addmm_(torch.eye(2), x[:2, :2]), lambda: [torch.rand(4, 4)]),
     "reshaped-input": Program(lambda x: (x + x, x.unsqueeze_(0).squeeze_(0)), lambda: [leaf(3) * 1]),
     "mutates-view-of-leaf": Program(lambda x: x.detach().add_(1) * x, lambda: [leaf(4, 3)[:2]]),
     "recorded-past-input": Program(written_with_history, lambda: [leaf(3, 2)]),
