@@ -109,7 +109,7 @@ def test_gradients_are_eagers(program, dtype, dynamic):
         if dtype is torch.bfloat16:
             assert_close(ours[0], eager[0], rtol=5e-2, atol=5e-2)
         else:
-            assert (ours[0] - exact).abs().max() <= 2 * (eager[0] - exact).abs().max() + 1e-15 * exact.abs().max()
+            assert (ours[0] - exact).abs().max() <= 4 * (eager[0] - exact).abs().max() + 1e-15 * exact.abs().max()
 
 
 def test_of_another_layout():

@@ -153,9 +153,10 @@ def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | N
     fake: torch.Tensor = place.meta["example_value"]
     if node.target is not operator.setitem:
         return fake
-    key: Any = node.args[1]
+    key: Any = torch.fx.map_arg(node.args[1], lambda number: number.meta["example_value"])
     parts = key if isinstance(key, tuple) else (key,)
-    if not all(isinstance(each, (int, slice, type(None), type(...))) and type(each) is not bool for each in parts):
+    known = (int, torch.SymInt, slice, type(None), type(...))
+    if not all(isinstance(each, known) and type(each) is not bool for each in parts):
         return None
     environment = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
     with torch.no_grad(), contextlib.nullcontext() if environment is None else environment.suppress_guards():
