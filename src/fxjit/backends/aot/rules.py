@@ -171,9 +171,16 @@ def _gives_history_to_detached_input(candidate: Candidate) -> bool:
     for node in gm.graph.find_nodes(op="placeholder"):
         bases.setdefault(_storage(node), set()).update(id(_base(each)) for each in tensors_of(node))
     return any(
-        each.grad_fn is not None and _storage(node) is not None and _storage(node) in bases
-        and id(_base(each)) not in bases[_storage(node)]
-        for node in pytree.tree_leaves(outputs_of(gm.graph)) if isinstance(node, torch.fx.Node) for each in tensors_of(node))
+        _storage(node) is not None and _storage(node) in bases and id(_base(each)) not in bases[_storage(node)]
+        and _has_history(each)
+        for node in gm.graph.output_node().all_input_nodes for each in tensors_of(node))
+
+
+def _has_history(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:  # a view that was written to in another grad mode
+        return False
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:
@@ -192,16 +199,13 @@ def _reshapes_input(candidate: Candidate) -> bool:
 
 
 def _writes_view_of_leaf(candidate: Candidate) -> bool:
-    meta, inputs = candidate.meta, candidate.example_inputs
-    if meta is None or not torch.is_grad_enabled():
+    meta = candidate.meta
+    if meta is None or not torch.is_grad_enabled() or len(meta.input_info) != len(candidate.example_inputs):
         return False
-    if len(meta.input_info) == len(inputs):
-        written = [place for place, info in enumerate(meta.input_info) if info.mutates_data]
-    else:  # those that share memory are one to AOTAutograd, their base
-        written = list(mutated_inputs(candidate.captured))
-    return any(isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
-               and each._base is not None and each._base.requires_grad and each._base.is_leaf
-               for each in map(inputs.__getitem__, written))
+    return any(
+        info.mutates_data and isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
+        and each._base is not None and each._base.requires_grad and each._base.is_leaf
+        for info, each in zip(meta.input_info, candidate.example_inputs, strict=True))
 
 
 def _is_unrecorded_view(tensor: torch.Tensor) -> bool:
