@@ -597,3 +597,10 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def goes_by_element(node: torch.fx.Node) -> bool:
+    """Whether each element that a call writes depends on that of the same place in the other operands only."""
+    if node.target in IN_PLACE_FUNCTIONS:
+        return node.target is not operator.imatmul
+    return name_of(node.target) == "copy_" or any(torch.Tag.pointwise in each.tags for each in overloads_of(node.target))

@@ -122,7 +122,7 @@ def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
         for other in sharing:
             if into is not None and not (_is_dense(into) and _is_dense(other) and have_common_element(into, other)):
                 continue  # of others eager does not know
-            if into is None or not _is_same(_layout(into), _layout(other)) or not _goes_by_element(node):
+            if into is None or not _is_same(_layout(into), _layout(other)) or not schemas.goes_by_element(node):
                 t.break_(
                     "operator-raised",
                     operator=schemas.name_of(node.target),
@@ -161,14 +161,6 @@ def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | N
     environment = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
     with torch.no_grad(), contextlib.nullcontext() if environment is None else environment.suppress_guards():
         return fake[key]
-
-
-def _goes_by_element(node: torch.fx.Node) -> bool:
-    if node.target in schemas.IN_PLACE_FUNCTIONS:
-        return node.target is not operator.imatmul
-    if schemas.name_of(node.target) == "copy_":
-        return True
-    return any(torch.Tag.pointwise in each.tags for each in schemas.overloads_of(node.target))
 
 
 def _layout(fake: torch.Tensor) -> tuple[Any, ...]:

@@ -26,7 +26,16 @@ from torch.utils import _pytree as pytree
 from fxjit.budget import OverBudget
 from fxjit.collectives import NotFunctional
 from fxjit.overlap import have_common_element
-from fxjit.schemas import IN_PLACE_FUNCTIONS, all_nodes, has_kernel, name_of, overloads_of, tensors_of, written
+from fxjit.schemas import (
+    IN_PLACE_FUNCTIONS,
+    all_nodes,
+    goes_by_element,
+    has_kernel,
+    name_of,
+    overloads_of,
+    tensors_of,
+    written,
+)
 from fxjit.tensor_wrappers import flattened, has_storage, held_masks, is_wrapper, storages
 
 from ..graph.buckets import delays_reductions
@@ -313,13 +322,10 @@ def _arguments_overlap(node: torch.fx.Node) -> bool:
 
 
 def _goes_by_element(node: torch.fx.Node) -> bool:
-    """Whether each element that is written depends on that of the same place in the other operands only. One list with another
-    is looked at by `_lists_overlap`."""
-    if node.target in IN_PLACE_FUNCTIONS:
-        return node.target is not operator.imatmul
-    if any(isinstance(each, (list, tuple)) for each in node.args):
+    """Of one list with another, too: places of lists are looked at by `_lists_overlap`."""
+    if node.target not in IN_PLACE_FUNCTIONS and any(isinstance(each, (list, tuple)) for each in node.args):
         return name_of(node.target).startswith("_foreach")
-    return name_of(node.target) == "copy_" or any(torch.Tag.pointwise in each.tags for each in overloads_of(node.target))
+    return goes_by_element(node)
 
 
 def _is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
