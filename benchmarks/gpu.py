@@ -29,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -69,6 +70,11 @@ def compiler(way: str, **options: Any) -> Callable[[Any], Any]:
 
         return lambda fn: fxjit.compile(fn, **options)
     return lambda fn: torch.compile(fn, **options)
+
+
+def what_failed(error: BaseException) -> str:
+    """The error and the last of where it came from: what failed is mended elsewhere, on a machine without the GPU."""
+    return f"{type(error).__name__}: {error}"[:1500] + "\n" + "".join(traceback.format_tb(error.__traceback__)[-4:])
 
 
 # -- is it right ----------------------------------------------------------------------------------------------------
@@ -130,7 +136,7 @@ def work_operators(
             try:
                 problem = difference(fxjit.compile(function), function, inputs, dtype)
             except Exception as error:
-                problem = f"{type(error).__name__}: {error}"[:300]
+                problem = what_failed(error)
             yield {"name": name, "dtype": dtype, "problem": problem}
 
 
@@ -152,7 +158,7 @@ def work_modes(device: str, only: list[str] | None = None) -> Iterator[dict[str,
         try:
             problem = program()
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"[:300]
+            problem = what_failed(error)
         facts = {part: dict(counters[part]) for part in ("cudagraphs", "native")}
         yield {"name": name, "dtype": "", "problem": problem, "counters": facts}
 
@@ -272,7 +278,7 @@ def measured(
             synchronize(device)
             working[way] = call
         except Exception as error:
-            row[f"{way} fails"] = f"{type(error).__name__}: {error}"[:300]
+            row[f"{way} fails"] = what_failed(error)
     return {**row, **measure(working)}
 
 
@@ -390,9 +396,26 @@ def work_calls(device: str, seconds: float = 0.3) -> Iterator[dict[str, Any]]:
         yield {**row, "counters": {part: dict(counters[part]) for part in ("cudagraphs", "native")}}
 
 
+def work_real(name: str, mode: str, batch: int, device: str, ways: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """A model of the size that people run: first calls beside others, the rest alone."""
+    from benchmarks import gpu_models
+
+    row: dict[str, Any] = {}
+    with beside_others() as others_wait:
+        made = gpu_models.calls_of(name, mode, batch, ways or list(gpu_models.WAYS), device)
+        calls = gpu_models.first_calls(made, row, 4)
+        yield dict(row)
+        others_wait()
+        row["milliseconds"] = take_turns(calls, device, rounds=11)
+        if device != "cpu":
+            row["peak"] = {way: gpu_models.peak_of(call) for way, call in calls.items()}
+            row["gpu"] = {way: gpu_models.profile_of(call) for way, call in calls.items()}
+    yield row
+
+
 WORK: dict[str, Callable[..., Any]] = {
     each.__name__.removeprefix("work_"): each
-    for each in (work_operators, work_modes, work_model, work_first, work_steady, work_bandwidth, work_calls)
+    for each in (work_operators, work_modes, work_model, work_first, work_steady, work_bandwidth, work_calls, work_real)
 }
 
 # -- all of it ------------------------------------------------------------------------------------------------------
@@ -478,7 +501,7 @@ def in_process(work: str, arguments: dict[str, Any], limit: float, caches: str) 
     results = [json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT ")]
     rows = [json.loads(line.removeprefix("ROW ")) for line in lines if line.startswith("ROW ")]
     if not error and (status or not results):
-        error = words[-400:] or f"exit status {status}"
+        error = words[-3000:] or f"exit status {status}"
     found = results[0] if results and results[0] is not None else rows
     return {**({"result": found} if found or not error else {}), **({"error": error} if error else {})}
 
@@ -533,7 +556,8 @@ def tables(results: list[dict[str, Any]]) -> str:
         rows = item.get("result") if isinstance(item.get("result"), list) else []
         for row in rows or []:
             fails = {key: text for key, text in row.items() if key.endswith(" fails")}
-            problems += [f"* {describe(item)} {row.get('name', row.get('mode'))}, {key}: {fails[key]}" for key in fails]
+            what = f"{describe(item)} {row.get('name', row.get('mode', ''))}".rstrip()
+            problems += [f"* {what}, {key}: {in_a_cell(fails[key])}" for key in fails]
     if problems:
         parts.append("Not measured:\n\n" + "\n".join(problems))
     return "\n\n".join(part for part in parts if part)
@@ -543,6 +567,11 @@ def results_of(results: list[dict[str, Any]], work: str) -> list[dict[str, Any]]
     return [item for item in results if item["work"] == work and "result" in item]
 
 
+def in_a_cell(text: str) -> str:
+    """The first line: all of it is in the file."""
+    return text.partition("\n")[0].replace("|", "/")
+
+
 def wrong_table(results: list[dict[str, Any]]) -> str:
     checked, wrong = 0, []
     for item in (*results_of(results, "operators"), *results_of(results, "modes")):
@@ -550,13 +579,13 @@ def wrong_table(results: list[dict[str, Any]]) -> str:
             checked += 1
             if row["problem"]:
                 where = ", ".join(filter(None, (row["name"], row["dtype"])))
-                wrong.append((where, row["problem"].replace("|", "/")))
+                wrong.append((where, in_a_cell(row["problem"])))
     for item in results_of(results, "model"):
         if "none" not in item["result"]:
             checked += 1
             if item["result"]["problem"]:
                 where = f"{item['name']}, {item['mode']}, {item['dtype']}"
-                wrong.append((where, item["result"]["problem"].replace("|", "/")))
+                wrong.append((where, in_a_cell(item["result"]["problem"])))
     text = f"{checked} operators and models were compared with eager, {len(wrong)} differ."
     return text + ("\n\n" + markdown(("what", "how"), wrong) if wrong else "")
 

@@ -70,6 +70,8 @@ KNOWN = {
     "nn.functional.max_unpool2d.grad": "strides: torch's fake tensors promise plain ones, its kernel gives channels-last ones",
 }
 BATCH = 16
+#: Where the samples are made and run.
+DEVICE = torch.device("cpu")
 
 
 @dataclass
@@ -98,7 +100,7 @@ def samples(op: OpInfo, dtype: torch.dtype, grad: bool, limit: int) -> Iterator[
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        every = list(op.sample_inputs("cpu", dtype, requires_grad=grad))
+        every = list(op.sample_inputs(str(DEVICE), dtype, requires_grad=grad))
     step = max(1, -(-len(every) // limit))
     for number, given in list(enumerate(every))[::step]:
         leaves, spec = pytree.tree_flatten((given.input, given.args, given.kwargs))
@@ -304,9 +306,9 @@ def check(
 ) -> Report:
     """Runs the operator's samples; the failures say which sample and what differed."""
     report = Report()
-    if dtype not in op.supported_dtypes("cpu") or op.name in UNDEFINED:
+    if dtype not in op.supported_dtypes(DEVICE.type) or op.name in UNDEFINED:
         return report
-    grad = grad and dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
+    grad = grad and dtype in op.supported_backward_dtypes(DEVICE.type) and op.supports_autograd
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -418,8 +420,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=24, help="samples an operator")
     parser.add_argument("--only", nargs="*", default=(), help="these operators")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th operator from the K-th on")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: there its own kernels are compared with")
     parser.add_argument("--start", type=int, default=0, help="leave out this many operators")
     options = parser.parse_args(argv)
+    global DEVICE
+    DEVICE = torch.device(options.device)
     part, parts = map(int, options.part.split("/"))
     total = bad = 0
     for op in operators(options.only)[options.start :][part::parts]:

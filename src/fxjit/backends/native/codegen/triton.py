@@ -7,6 +7,7 @@ whether indices have 64 bits, are constants of the kernel: one text, several com
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import sympy
@@ -22,7 +23,8 @@ from .cpp import Scope
 from .triton_ops import NOWHERE, POINTERS, TYPES, Given, Named, Printer, stored
 from .triton_prelude import with_prelude
 
-NAME = "kernel"
+#: The longest name of a kernel, for a profiler's column.
+LONGEST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class TritonKernel:
     """
 
     source: str
+    name: str
     buffers: list[str]
     sizes: list[sympy.Expr]
     passed: int
@@ -118,10 +121,12 @@ class Renderer:
         blocks = [*(block for _, block in axes), *self.looped_blocks]
         arguments = [*self.pointers.values(), *self.symbols.values()]
         constants = [f"{name}: tl.constexpr" for name in (*blocks, "WIDE")]
-        text = f"def {NAME}({', '.join([*arguments, *constants])}):\n" + indent4("\n".join(body)) + "\n"
+        name = kernel_name(self.schedule)
+        text = f"def {name}({', '.join([*arguments, *constants])}):\n" + indent4("\n".join(body)) + "\n"
         written = {m.compute.out.name: m.compute.out for m in self.group.members if m.compute.out.name in self.pointers}
         return TritonKernel(
             source=with_prelude(text),
+            name=name,
             buffers=list(self.pointers),
             sizes=launch_sizes(self.parameters, [*(size for size, _ in axes), self.rest(), span]),
             passed=len(self.parameters),
@@ -417,6 +422,15 @@ class Renderer:
         held = self.masks["r"].removesuffix("m").removeprefix("r")
         block = str(power_of_2(int(held))) if held else "RB"
         return f"[{'XB' if 'x' in axes else 1}, {block if 'r' in axes else 1}]"
+
+
+def kernel_name(schedule: KernelSchedule) -> str:
+    """What a profiler shows: the kind of kernel and its operators, the same for equal kernels of equal layers."""
+    operators: dict[str, None] = {}
+    for member in schedule.group.members:
+        for each in sorted(re.sub(r"\W|_*\d*$", "", node.name).strip("_") for node in member.compute.origins):
+            operators[each] = None
+    return "_".join([schedule.kind, *filter(None, operators)])[:LONGEST_NAME].rstrip("_")
 
 
 def launch_sizes(parameters: list[sympy.Expr], sizes: list[Size]) -> list[sympy.Expr]:

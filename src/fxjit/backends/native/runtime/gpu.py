@@ -22,7 +22,7 @@ from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters, timed
 from fxjit.errors import TritonCompileError
 
-from ..codegen.triton import NAME, Config, TritonKernel
+from ..codegen.triton import Config, TritonKernel
 from ..hints import Hints
 from ..index import Size
 from .interpreted import InterpretedKernel
@@ -222,7 +222,7 @@ def job_of(kernel: TritonKernel, variant: Variant, chosen: Config, arch: int) ->
     divisible += [count + k for k in range(kernel.passed) if variant.divisible >> k & 1]
     return {
         "source": kernel.source,
-        "name": NAME,
+        "name": kernel.name,
         "signature": signature | dict.fromkeys(constants, "constexpr"),
         "constants": constants,
         "divisible": divisible,

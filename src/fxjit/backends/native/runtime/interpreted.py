@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..codegen.triton import NAME, TritonKernel
+from ..codegen.triton import TritonKernel
 from ..codegen.triton_prelude import HEAD
 from ..ops import SCANS
 from .launch_configuration import grid_of, is_wide
@@ -46,7 +46,7 @@ class InterpretedKernel:
         scope.update(tl=tl, libdevice=Libdevice(), triton=types.SimpleNamespace(jit=lambda function: function))
         exec(compile(kernel.source.removeprefix(HEAD), "<fxjit kernel>", "exec"), scope)
         scope.update(row_functions(), range=lambda *bounds: range(*map(as_int, bounds)))
-        self.function: Any = InterpretedFunction(scope[NAME])
+        self.function: Any = InterpretedFunction(scope[kernel.name])
         self.blocks = smallest_tiles(kernel)
 
     def __call__(self, *args: Any) -> None:
