@@ -47,7 +47,7 @@ PACKAGES = {"hf": "transformers", "timm": "timm", "tv": "torchvision"}
 #: Seconds of each stage, of ten minutes; time that one leaves goes to those after it.
 STAGES = {"operators": 70, "modes": 50, "model": 100, "first": 95, "bandwidth": 65, "calls": 25, "steady": 165}
 #: The environment's name for the file that is locked by the process that measures.
-TURN = "FXJIT_GPU_TURN"
+TURN = "GPU_BENCHMARK_TURN"
 DTYPES = ("float32", "bfloat16")
 MODES = ("inference", "training")
 WAYS = ("fxjit", "torch.compile")
@@ -63,7 +63,7 @@ def compiler(way: str, **options: Any) -> Callable[[Any], Any]:
     """`way` as a function of what is to be compiled."""
     import torch
 
-    if way == "eager":
+    if way in ("eager", "exact"):
         return lambda fn: fn
     if way == "fxjit":
         import fxjit
@@ -167,26 +167,38 @@ def work_modes(device: str, only: list[str] | None = None) -> Iterator[dict[str,
 
 
 def model_call(name: str, mode: str, dtype: str, way: str, device: str) -> tuple[Call, Any] | None:
-    """One call of the model, compiled, and the model; None if it has no such mode."""
+    """One call of the model, compiled, and the model; None if it has no such mode. The way `exact`: eager, the same numbers in
+    float64."""
     import torch
     from torch.utils._pytree import tree_map
 
     from benchmarks.models import _loss
     from benchmarks.programs import MORE, PROGRAMS
 
+    kind, before = getattr(torch, dtype), torch.get_default_dtype()
     torch.manual_seed(0)
-    program = (PROGRAMS.get(name) or MORE[name])()
+    # A program that holds its model to itself makes it where the default says, and as that.
+    torch.set_default_dtype(kind)
+    try:
+        with torch.device(device):
+            program = (PROGRAMS.get(name) or MORE[name])()
+    finally:
+        torch.set_default_dtype(before)
     if mode == "training" and program.module is None and not program.needs_grad:
         return None
-    kind = getattr(torch, dtype)
+    if mode == "training" and program.module is not None:
+        for each in program.module.modules():
+            if isinstance(each, torch.nn.RNNBase):
+                each.train()  # cuDNN differentiates no other
+    runs_in = torch.float64 if way == "exact" else kind
 
     def move(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        return x.to(device, kind) if x.is_floating_point() else x.to(device)
+        return x.to(device, kind).to(runs_in) if x.is_floating_point() else x.to(device)
 
     if program.module is not None:
-        program.module.to(device, kind)
+        program.module.to(device, kind).to(runs_in)
     torch.manual_seed(1)
     arguments = tree_map(move, program.inputs(program.batches[0]))
     fn = compiler(way)(program.fn)
@@ -209,15 +221,14 @@ def work_model(name: str, mode: str, dtype: str, device: str) -> dict[str, Any]:
     from torch.utils._pytree import tree_leaves
 
     import fxjit
-    from benchmarks.gpu_difference import TOLERANCE
+    from benchmarks.gpu_difference import TOLERANCE, about_as_near
 
     fxjit.config.fallback_random = True
-    seen = []
-    first = 0.0
-    for way in ("eager", "fxjit"):
+
+    def run(way: str) -> tuple[list[Any], float] | None:
         made = model_call(name, mode, dtype, way, device)
         if made is None:
-            return {"none": True}
+            return None
         call, module = made
         start = time.perf_counter()
         torch.manual_seed(2)
@@ -225,17 +236,25 @@ def work_model(name: str, mode: str, dtype: str, device: str) -> dict[str, Any]:
         synchronize(device)
         first = time.perf_counter() - start
         gradients = [p.grad for p in module.parameters()] if module is not None and mode == "training" else []
-        seen.append([each.detach() for each in (*tree_leaves(out), *gradients) if isinstance(each, torch.Tensor)])
+        return [each.detach() for each in (*tree_leaves(out), *gradients) if isinstance(each, torch.Tensor)], first
+
+    eager, ours = run("eager"), run("fxjit")
+    if eager is None or ours is None:
+        return {"none": True}
     rtol, atol = TOLERANCE[dtype]
-    problem = "" if len(seen[0]) == len(seen[1]) else f"{len(seen[1])} results, eager {len(seen[0])}"
-    for k, (expected, actual) in enumerate(zip(*seen, strict=False)):
+    problem = "" if len(eager[0]) == len(ours[0]) else f"{len(ours[0])} results, eager {len(eager[0])}"
+    exact: list[Any] | None = None
+    for k, (expected, actual) in enumerate(zip(eager[0], ours[0], strict=False)):
         try:
             # As far as the largest of a tensor's numbers says: a model's small gradients are sums of large ones.
             scale = float(expected.abs().max()) if expected.is_floating_point() and expected.numel() else 1.0
             torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol * max(scale, 1e-3), equal_nan=True)
         except AssertionError as error:
-            problem = problem or f"tensor {k}: {' '.join(str(error).split())}"[:300]
-    return {"first": first, "problem": problem}
+            if exact is None:
+                exact = (run("exact") or ([],))[0]
+            if not about_as_near(actual, expected, exact[k] if len(exact) == len(eager[0]) else None):
+                problem = problem or f"tensor {k}: {' '.join(str(error).split())}"[:300]
+    return {"first": ours[1], "problem": problem}
 
 
 def work_first(name: str, mode: str, dtype: str, way: str, device: str) -> dict[str, Any]:

@@ -104,6 +104,41 @@ def sizes_that_vary(device: str) -> str:
     return ""
 
 
+def without_memory(device: str) -> str:
+    """More memory than there is: eager's own error, and the next call runs."""
+    if device == "cpu":
+        return ""
+    compiled = fxjit.compile(lambda x: x[:, None] * x + 1)
+    small = torch.randn(64, device=device)
+    huge = torch.empty(1, device=device).expand(1 << 22)
+    for _ in range(2):
+        try:
+            compiled(huge)
+            return "16 TiB were found"
+        except torch.OutOfMemoryError:
+            pass
+        if not torch.equal(compiled(small), small[:, None] * small + 1):
+            return "a call after it differs"
+    return ""
+
+
+def two_devices(device: str) -> str:
+    """A graph with parts on the processor, what crosses between them, and a number that is on it."""
+    def function(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        there = (x * scale).relu().sum(1)
+        here = (y * 2).tanh()
+        return there + here.to(device), here + there.cpu(), scale + 1
+
+    compiled = fxjit.compile(function)
+    for k in range(4):
+        torch.manual_seed(k)
+        inputs = torch.randn(32, 100, device=device), torch.randn(32), torch.tensor(0.5 + k)
+        for one, other in zip(compiled(*inputs), function(*inputs), strict=True):
+            if one.device != other.device or not torch.allclose(one, other, atol=1e-4):
+                return f"call {k} differs on {other.device}"
+    return ""
+
+
 def modes(device: str) -> dict[str, Callable[[], str]]:
     """name -> a program that says, in words, how what it is given differs from eager; empty if it does not."""
     def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -121,6 +156,8 @@ def modes(device: str) -> dict[str, Callable[[], str]]:
         "other streams": lambda: on_another_stream(device),
         "memory off its boundary": lambda: off_its_boundary(device),
         "sizes that vary": lambda: sizes_that_vary(device),
+        "memory that is not there": lambda: without_memory(device),
+        "two devices": lambda: two_devices(device),
     }
     for dtype in ("float32", "bfloat16", "float16"):
         found[f"max-autotune, {dtype}"] = functools.partial(

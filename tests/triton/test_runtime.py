@@ -323,6 +323,31 @@ def test_without_triton_aten_is_called_and_it_is_said(monkeypatch):
     assert all(isinstance(each, Extern) for each in lower_graph(gm).statements)
 
 
+def test_a_graph_with_a_kernel_that_triton_refuses_runs_by_aten(empty_cache, monkeypatch):
+    """With a warning that says why; `cpp.require` makes it an error."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from fxjit import config
+    from fxjit.backends.native import compiled, pipeline
+
+    def refused(self, job):
+        raise TritonCompileError("Triton refused a kernel: no such operation")
+
+    monkeypatch.setattr(triton_compile.Compiler, "answer", refused)
+    monkeypatch.setattr(compiled, "_warned", set())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [torch.empty(8, 8, device="cuda")]
+        gm = make_fx(lambda x: x.exp() * 2 + 1)(*inputs)
+    with config.patch(**{"cpp.require": True}), pytest.raises(TritonCompileError, match="no such operation"):
+        pipeline.compile_graph(gm, inputs, "inference", lone_kernels=True).finish()
+    x = torch.randn(8, 8)
+    with config.patch(**{"cpp.require": False}):
+        graph = pipeline.compile_graph(gm, inputs, "inference", lone_kernels=True)
+        with pytest.warns(RuntimeWarning, match="no such operation\\nfxjit calls ATen for every operator"):
+            assert torch.equal(graph([x]), x.exp() * 2 + 1)
+
+
 def test_kernels_of_two_devices_do_not_share_a_kernel(seen, texts):
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx

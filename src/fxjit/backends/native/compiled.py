@@ -14,7 +14,7 @@ import torch.fx
 from fxjit import config, progress
 from fxjit.backends.graph.interpreter import boxed
 from fxjit.counters import counters, timed
-from fxjit.errors import CppCompileError
+from fxjit.errors import CppCompileError, TritonCompileError
 
 from .executor.program import EncodedProgram
 from .runtime import cc
@@ -55,7 +55,7 @@ class CompiledGraph:
         if self.run is None:
             try:
                 self.build()
-            except CppCompileError as error:
+            except (CppCompileError, TritonCompileError) as error:
                 if self.gm is None:
                     raise
                 warn_unfused(error)
@@ -63,7 +63,8 @@ class CompiledGraph:
         return self
 
     def build(self) -> None:
-        """Makes the program over the library; raises CppCompileError if there is none."""
+        """Makes the program over the library; raises CppCompileError if there is none, and TritonCompileError
+        where one for a GPU was refused."""
         assert self.encoded is not None
         with progress.compiling(self.name), timed("native.cpp", self.name):
             progress.kernels(len(self.encoded.entries) + len(self.encoded.cells))
@@ -95,7 +96,7 @@ def unfused(gm: torch.fx.GraphModule, name: str, error: CppCompileError) -> Comp
 _warned: set[str] = set()
 
 
-def warn_unfused(error: CppCompileError) -> None:
+def warn_unfused(error: CppCompileError | TritonCompileError) -> None:
     """Warns once of a compiler that is missing or failed; with `config.cpp.require`, raises the error."""
     if config.cpp.require:
         raise error
