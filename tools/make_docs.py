@@ -253,7 +253,7 @@ DIFFERENCES = (
      "`finally` of the program says (torch.compile has these two in the graph)"),
     ("`parameter.data = ...`, as `torch.nn.utils.vector_to_parameters` does, before a gradient of what is computed from it",
      "breaks the graph before that use (torch.compile has it in the graph)"),
-    ("nested tensors of the strided layout, jagged ones that `scaled_dot_product_attention` gave, and masked tensors",
+    ("nested tensors of the strided layout, and masked tensors",
      "each operator on one breaks the graph (torch.compile does not trace them either: it gives up the functions around, and "
      "counts one break)"),
     ("a break inside a loop, a `try` block or a `with` of the program's own class",

@@ -214,9 +214,7 @@ class ShapePolicy:
         marked = marks(tensor, "_dynamo_dynamic_indices")
         context = self._context(tensor, source)
         fake: torch.Tensor
-        if is_wrapper(tensor):
-            fake = self.fake_mode.from_tensor(tensor, source=torch_source(source), symbolic_context=context)
-        elif tensor.dim() == 0:
+        if tensor.dim() == 0 and not is_wrapper(tensor):
             # Without sizes there is nothing to be a symbol; torch would make one of the number in it, which nothing guards.
             fake = faked(tensor, lambda given: self.fake_mode.from_tensor(given, source=torch_source(source),
                                                                           static_shapes=True))

@@ -20,10 +20,12 @@ import torch.fx
 from fxjit import _C, schemas, torch_private
 from fxjit.guards.kinds import PythonCheck
 from fxjit.overlap import have_common_element
+from fxjit.tensor_wrappers import storages
 
 from .tracer import Tracer
 from .values.choices import choices
 from .values.tensor import TensorValue, check_history
+from .views_of_parts import is_part_of_nested
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
 _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_meta", lambda view: 0)
@@ -42,6 +44,8 @@ _UNCOUNTED = "inputs that count no writes"
 
 #: Fake tensors of inputs that are other objects than the program's, and their layouts.
 _ALIASES = "aliases of tensors of subclasses"
+#: Memories of inputs that are views of nested tensors.
+_PARTS = "memories of nested tensors"
 
 
 def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor, is_alias: bool) -> None:
@@ -50,6 +54,8 @@ def note_input(t: Tracer, tensor: torch.Tensor, fake: torch.Tensor, is_alias: bo
         t.new_source_state(_ALIASES)[str(id(fake))] = fake, _layout(fake), type(tensor)
     if tensor.is_inference() or not counts_writes(tensor):
         t.new_source_state(_UNCOUNTED)[str(_memory(fake))] = tensor.is_inference()
+    if is_part_of_nested(tensor):
+        t.new_source_state(_PARTS).update(dict.fromkeys(map(str, storages(fake))))
 
 
 def as_at_the_start(
@@ -82,6 +88,7 @@ def check_written(t: Tracer, node: torch.fx.Node) -> None:
     _break_at_overlap(t, node)
     _break_at_shared(t, node)
     _break_at_uncounted(t, node)
+    _break_at_part(t, node)
     for fake, layout, cls in t.new_source_state(_ALIASES).values():
         if not _is_same(_layout(fake), layout):
             t.break_("tensor-subclass", type=cls.__qualname__, why="the graph cannot give the program's object another shape")
@@ -185,6 +192,23 @@ def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:
             "operator-raised",
             operator=schemas.name_of(node.target),
             error="RuntimeError: no version counter counts the write",
+        )
+
+
+def _break_at_part(t: Tracer, node: torch.fx.Node) -> None:
+    """Breaks the graph at a write to a view of a nested tensor that autograd would record: eager raises there."""
+    memories = t.new_source_state(_PARTS)
+    if not memories or not torch.is_grad_enabled():
+        return
+    given = [each.meta.get("example_value") for each in node.all_input_nodes]
+    written = [each.meta.get("example_value") for each in schemas.written(node)]
+    if any(isinstance(each, torch.Tensor) and each.requires_grad for each in given) and any(
+        str(memory) in memories for each in written if isinstance(each, torch.Tensor) for memory in storages(each)
+    ):
+        t.break_(
+            "operator-raised",
+            operator=schemas.name_of(node.target),
+            error="RuntimeError: a view of a nested tensor is written to",
         )
 
 

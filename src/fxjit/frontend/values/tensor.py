@@ -36,6 +36,7 @@ from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
+from fxjit.frontend.views_of_parts import is_part_of_nested
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import (
     ApplySource,
@@ -655,7 +656,7 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         if not isinstance(protocol.type_lookup(cls, "__torch_function__"), (classmethod, types.BuiltinFunctionType)):
             return "tensor-subclass", "its `__torch_function__` is no class method"
         base = tensor._base if tensor._is_view() else None
-        if base is not None and not is_wrapper(base) and why_untraceable(base) is not None:
+        if base is not None and not is_wrapper(base) and not is_part_of_nested(tensor) and why_untraceable(base) is not None:
             return "tensor-layout", "a view of a tensor that is not traced"
         return next(filter(None, (why_untraceable(inner) for _, inner in inner_tensors(tensor))), None)
     if not can_be_traced(cls):
@@ -667,7 +668,7 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     if tensor.is_quantized:
         return "tensor-layout", "a quantized tensor"
     base = tensor._base if tensor._is_view() else None
-    if base is not None and why_untraceable(base) is not None:
+    if base is not None and not is_part_of_nested(tensor) and why_untraceable(base) is not None:
         return "tensor-layout", "a view of a tensor that is not traced"
     if base is not None and (tensor.is_inference() != base.is_inference() or _memory(tensor) != _memory(base)):
         return "tensor-layout", "a view in other memory than its base, of which one was given other `data`"
