@@ -440,3 +440,28 @@ def _pops(w: Any, x: torch.Tensor) -> torch.Tensor:
     w.l.pop()
     LOG.append("popped")
     return x + 1
+
+
+CHOSEN = Plain("chosen")
+CHOSEN.__dict__.update(dict.fromkeys("abcde", 1))
+
+
+def _guarded(x: torch.Tensor) -> torch.Tensor:
+    return x * len(CHOSEN.n) + CHOSEN.a + CHOSEN.b + CHOSEN.c + CHOSEN.d + CHOSEN.e
+
+
+def test_what_guards_hold_weakly_is_no_reference_of_the_program() -> None:
+    """Objects that earlier compiles compare with, or note facts of, end unseen; those of the program's references do not."""
+    compiled = fxjit.compile(_guarded, backend="eager")
+    x = torch.ones(2)
+    for _ in range(9):  # a later call notes what it found
+        assert compiled(x).tolist() == _guarded(x).tolist()
+    assert weakref.getweakrefcount(CHOSEN)
+    for refer, breaks in ((id, 0), (weakref.ref, 1)):
+        pops = type(_pops)(_pops.__code__.replace(co_name=refer.__name__), globals())  # which no earlier compile is of
+        w = World(Plain)
+        w.l.append(CHOSEN)
+        kept = refer(CHOSEN)
+        fxjit.counters.clear()
+        assert fxjit.compile(pops, backend="eager")(w, x).tolist() == [2.0, 2.0]
+        assert sum(fxjit.counters["graph_break"].values()) == breaks and kept is not None

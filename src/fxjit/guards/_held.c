@@ -6,11 +6,38 @@
 
 #include "_held.h"
 
+static PyObject *
+guards_let_go(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ref))
+{
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef guards_let_go_def = {
+    "guards_let_go", guards_let_go, METH_O,
+    "guards_let_go(ref)\n\nDoes nothing: weak references of guards have it as their callback, which tells them from the program's.",
+};
+static PyObject *callback; /* made once */
+
+int
+fxjit_held_module_init(PyObject *module)
+{
+    if (callback == NULL) {
+        callback = PyCFunction_New(&guards_let_go_def, NULL);
+    }
+    return callback == NULL ? -1 : PyModule_AddObjectRef(module, guards_let_go_def.ml_name, callback);
+}
+
+PyObject *
+fxjit_weakly(PyObject *obj)
+{
+    return PyWeakref_NewRef(obj, callback);
+}
+
 int
 fxjit_held_init(fxjit_held *held, PyObject *obj)
 {
     held->obj = obj;
-    held->ref = PyWeakref_NewRef(obj, NULL);
+    held->ref = fxjit_weakly(obj);
     held->how = HELD_WEAK;
     if (held->ref == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_TypeError)) {

@@ -19,6 +19,11 @@ typedef struct {
     fxjit_how how;
 } fxjit_held;
 
+/* Adds the callback of weak references of guards to the module. */
+int fxjit_held_module_init(PyObject *module);
+/* A weak reference that is known as one of the guards' (frontend/interp/lifetimes.py): without a callback it would be the one that
+ * a program's own `weakref.ref(obj)` gives. NULL with an exception. */
+PyObject *fxjit_weakly(PyObject *obj);
 /* Weak where the object knows weak references, else strong. */
 int fxjit_held_init(fxjit_held *held, PyObject *obj);
 int fxjit_held_plain(fxjit_held *held, PyObject *obj);

@@ -101,7 +101,7 @@ know_type(snapshot *s, PyTypeObject *type)
             return 0;
         }
     }
-    PyObject *ref = PyWeakref_NewRef((PyObject *)type, NULL);
+    PyObject *ref = fxjit_weakly((PyObject *)type);
     if (ref == NULL || PUSH(s->types, ref) < 0) {
         Py_XDECREF(ref);
         return -1;
@@ -502,7 +502,7 @@ record_anchor(snapshot *s, const tree *t, int index, PyObject *value)
     if (done != 1) {
         return done;
     }
-    PyObject *ref = PyWeakref_NewRef(value, NULL);
+    PyObject *ref = fxjit_weakly(value);
     if (ref == NULL || PUSH(s->anchors, (anchor){index, ref, value}) < 0) {
         Py_XDECREF(ref);
         return -1;

@@ -594,7 +594,7 @@ PyTypeObject FxjitGuardTree_Type = {
 int
 fxjit_tree_init(PyObject *module)
 {
-    if (fxjit_checks_init(module) < 0 || fxjit_conditions_init(module) < 0 || fxjit_accessors_init(module) < 0 || fxjit_fast_path_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
+    if (fxjit_held_module_init(module) < 0 || fxjit_checks_init(module) < 0 || fxjit_conditions_init(module) < 0 || fxjit_accessors_init(module) < 0 || fxjit_fast_path_init(module) < 0 || PyModule_AddType(module, &FxjitGuardTree_Type) < 0) {
         return -1;
     }
     return fxjit_shape_program_add_names(module);

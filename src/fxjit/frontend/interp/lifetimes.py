@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
+from fxjit import _C
 from fxjit.errors import BreakGraph
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
 from fxjit.frontend.values.closures import CellValue
@@ -222,6 +223,8 @@ def _has_fxjit_callback(ref: object) -> bool:
     callback: object = ref.__callback__
     while isinstance(callback, partial):
         callback = callback.func
+    if callback is _C.guards_let_go:
+        return True
     return type(callback) is FunctionType and str(callback.__globals__.get("__name__")).startswith("fxjit.")
 
 
