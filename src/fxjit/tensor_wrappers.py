@@ -56,6 +56,13 @@ def is_ragged(size: object) -> bool:
     return isinstance(size, torch.SymInt) and bool(size.node.is_nested_int())
 
 
+def is_part_of_nested(tensor: torch.Tensor) -> bool:
+    """Whether it is a view of a nested tensor of the strided layout, of which there are no fake ones."""
+    with torch._C.DisableTorchFunctionSubclass():
+        base = tensor._base if tensor._is_view() else None
+        return base is not None and base.is_nested and base.layout is torch.strided
+
+
 def dispatches_to_operators(cls: type) -> bool:
     """Whether the `__torch_function__` of a class is torch's own and chooses the operators that a call becomes, as the one of
     jagged tensors does. It is then a part of them as a `__torch_dispatch__` is: nothing of it is traced."""

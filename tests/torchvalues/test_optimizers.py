@@ -462,3 +462,32 @@ def test_counters_of_other_types_and_shared_ones_count_as_in_eager(foreach):
         return [*(each.detach() for each in (p, q, r, s)), *(optimizer.state[each]["step"] for each in (p, q, r, s))]
 
     torch.testing.assert_close(run(lambda fn: fxjit.compile(fn, backend="aot_eager")), run(lambda fn: fn))
+
+
+class Unfinished(torch.optim.Optimizer):
+    """An optimizer around another one, whose `__init__` is not torch's (torchcontrib's SWA)."""
+
+    def __init__(self, params, **attributes):
+        self.param_groups = [{"params": [*params]}]
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize("attributes", [
+    {}, {"defaults": {}}, {"defaults": None}, {"defaults": {"foreach": True}}, {"defaults": {}, "_zero_grad_profile_name": "zero"},
+], ids=str)
+def test_an_optimizer_without_what_torchs_reads_raises_as_in_eager(attributes):
+    def step(optimizer, x, log):
+        log.append("before")
+        try:
+            optimizer.zero_grad()
+        except AttributeError as error:
+            log.append(str(error))
+        return x + 1
+
+    found = []
+    for run in (step, fxjit.compile(step, backend="eager")):
+        weight = nn.Parameter(torch.ones(3))
+        weight.grad = torch.ones(3)
+        optimizer, log = Unfinished([weight], **attributes), []
+        found.append((run(optimizer, torch.ones(2), log).tolist(), log, weight.grad is None, sorted(vars(optimizer))))
+    assert found[0] == found[1]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from fxjit.tensor_wrappers import is_wrapper, parts
+from fxjit.tensor_wrappers import is_part_of_nested, is_wrapper, parts
 
 
 def faked(tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -30,13 +30,6 @@ def _has_fake_base(tensor: torch.Tensor) -> bool:
     if is_part_of_nested(tensor):
         return False
     return is_wrapper(tensor) or not tensor._is_view() or tensor._base is None or _is_whole(tensor._base, tensor.dtype)
-
-
-def is_part_of_nested(tensor: torch.Tensor) -> bool:
-    """Whether it is a view of a nested tensor of the strided layout, of which there are no fake ones."""
-    with torch._C.DisableTorchFunctionSubclass():
-        base = tensor._base if tensor._is_view() else None
-        return base is not None and base.is_nested and base.layout is torch.strided
 
 
 def _is_whole(base: torch.Tensor, dtype: torch.dtype) -> bool:

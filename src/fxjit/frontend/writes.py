@@ -20,12 +20,11 @@ import torch.fx
 from fxjit import _C, schemas, torch_private
 from fxjit.guards.kinds import PythonCheck
 from fxjit.overlap import have_common_element
-from fxjit.tensor_wrappers import storages
+from fxjit.tensor_wrappers import is_part_of_nested, storages
 
 from .tracer import Tracer
 from .values.choices import choices
 from .values.tensor import TensorValue, check_history
-from .views_of_parts import is_part_of_nested
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
 _creation_meta: Any = torch_private.get_or("torch._C._autograd._get_creation_meta", lambda view: 0)

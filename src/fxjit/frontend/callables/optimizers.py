@@ -53,6 +53,11 @@ def _forgets(*args: Value, **kwargs: Value) -> bool:
 
 
 def _forget_gradients_of_groups(optimizer: Any) -> None:
+    """It raises as torch's does where the optimizer has none of what that one reads, although nothing comes of it here."""
+    if not optimizer.defaults.get("foreach", False):
+        optimizer.defaults.get("fused", False)
+    if not hasattr(optimizer, "_zero_grad_profile_name"):
+        optimizer._patch_step_function()
     for group in optimizer.param_groups:
         _forget_gradients(group["params"])
 

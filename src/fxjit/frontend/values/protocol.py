@@ -53,8 +53,9 @@ COMPARE_METHODS: Final = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "
 _MAX_FOLDED_BITS: Final = 1 << 16
 
 
-def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
-    """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program."""
+def fold(t: Tracer, fn: Callable[..., Any], *constants: Any, promised: bool = False) -> Value:
+    """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program. `promised`: by the program,
+    also where it is an object that may change."""
     guard_conversions(t, constants)
     try:
         result = fn(*constants)
@@ -64,7 +65,11 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any) -> Value:
         t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
     if isinstance(result, str) and " at 0x" in result:
         process_state.bind("the address of an object")
-    return t.make(result)
+    is_new = not promised and sys.getrefcount(result) == 2 and type(result).__eq__ is object.__eq__  # nobody else has it
+    value = t.make(result)
+    if is_new and isinstance(value.source, ConstSource):  # no constant, but an object: each run needs one of its own
+        t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
+    return value
 
 
 def guard_operators(t: Tracer, constants: Sequence[Value], *names: str) -> None:

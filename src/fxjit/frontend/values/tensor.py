@@ -36,7 +36,6 @@ from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.frontend.views_of_parts import is_part_of_nested
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import (
     ApplySource,
@@ -48,7 +47,15 @@ from fxjit.guards.source import (
     RandomSource,
     Source,
 )
-from fxjit.tensor_wrappers import holds_mask, inner_tensors, is_opaque, is_wrapper, is_wrapper_class, opaque_parts
+from fxjit.tensor_wrappers import (
+    holds_mask,
+    inner_tensors,
+    is_opaque,
+    is_part_of_nested,
+    is_wrapper,
+    is_wrapper_class,
+    opaque_parts,
+)
 
 if TYPE_CHECKING:
     import torch.fx
