@@ -473,7 +473,8 @@ class Unfinished(torch.optim.Optimizer):
 
 
 @pytest.mark.parametrize("attributes", [
-    {}, {"defaults": {}}, {"defaults": None}, {"defaults": {"foreach": True}}, {"defaults": {}, "_zero_grad_profile_name": "zero"},
+    {}, {"defaults": {}}, {"defaults": None}, {"defaults": {"foreach": True}},
+    {"defaults": {}, "_zero_grad_profile_name": "zero"},
 ], ids=str)
 def test_an_optimizer_without_what_torchs_reads_raises_as_in_eager(attributes):
     def step(optimizer, x, log):

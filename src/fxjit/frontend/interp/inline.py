@@ -237,8 +237,8 @@ def _constant_result(t: Tracer, fn: FunctionType, args: Sequence[Value], kwargs:
     said: str | process_state.ResultOf = f"the result of {fn.__qualname__}"
     on_fakes = any(isinstance(each, FakeTensor) for each in (*known, *named.values()))
     try:
-        promised = read is _real
-        result = _on_fakes(t, fn, known, named) if on_fakes else protocol.fold(t, lambda: fn(*known, **named), promised=promised)
+        result = _on_fakes(t, fn, known, named) if on_fakes else protocol.fold(
+            t, lambda: fn(*known, **named), promised=read is _real)
         if result.is_constant() and not on_fakes:
             said = process_state.ResultOf(fn, tuple(known), named, result.as_constant())
     finally:  # what it raises is one, too

@@ -54,8 +54,8 @@ _MAX_FOLDED_BITS: Final = 1 << 16
 
 
 def fold(t: Tracer, fn: Callable[..., Any], *constants: Any, promised: bool = False) -> Value:
-    """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program. `promised`: by the program,
-    also where it is an object that may change."""
+    """The value of `fn(*constants)` for a pure `fn`; what it raises is raised in the user's program. `promised`: by the
+    program, also where it is an object that may change."""
     guard_conversions(t, constants)
     try:
         result = fn(*constants)
@@ -65,7 +65,7 @@ def fold(t: Tracer, fn: Callable[..., Any], *constants: Any, promised: bool = Fa
         t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
     if isinstance(result, str) and " at 0x" in result:
         process_state.bind("the address of an object")
-    is_new = not promised and sys.getrefcount(result) == 2 and type(result).__eq__ is object.__eq__  # nobody else has it
+    is_new = not promised and sys.getrefcount(result) == 2 and getattr(type(result), "__eq__", None) is object.__eq__
     value = t.make(result)
     if is_new and isinstance(value.source, ConstSource):  # no constant, but an object: each run needs one of its own
         t.break_("call-builtin", function=getattr(fn, "__name__", "?"), args="constants")
