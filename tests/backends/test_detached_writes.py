@@ -68,3 +68,17 @@ def test_writes_to_detached_tensors(fn, required):
     with fxjit.config.patch(small_graphs_as_captured=False):
         for backend in ("eager", "aot_eager", "native"):
             assert_same_as_eager(fn, backend=backend, make=make, fullgraph=False, rtol=None if backend == "eager" else KERNELS)
+
+
+@pytest.mark.parametrize("written", [0, 1])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_write_past_autograd_to_one_of_several_views_of_a_leaf(written, backend):
+    def fn(*given):
+        given[written].detach().mul_(1.25)
+        return given[0].sin() + given[1]
+
+    def make():
+        leaf = torch.arange(1.0, 5.0).requires_grad_()
+        return [leaf[:3], leaf[1:]]
+
+    assert_same_as_eager(fn, backend=backend, make=make, rtol=None if backend == "eager" else KERNELS)

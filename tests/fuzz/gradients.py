@@ -21,10 +21,10 @@ NEW = (
     "{a}.cumsum(0)", "torch.maximum({a}, {b})", "{a}.sum(0, keepdim=True) + {b}", "torch.dropout({a}, 0.3, True)",
     "{a}.std() * {b}", "{a}.flip(0)", "{a}[[2, 0, 1]]", "{a}.clone()",
 )
-#: Without `.data`: a write with a gradient to `x.data` gives it a history in eager, and none behind AOTAutograd.
 VIEWS = (
     "{a}.view_as({a})", "{a}.t()", "{a}.view(9).view(3, 3)", "{a}.transpose(0, 1)", "{a}[:]", "{a}.detach()",
     "{a}.contiguous()", "{a}.expand(3, 3)", "{a}.reshape(3, 3)", "{a}.unsqueeze(0).squeeze(0)",
+    "{a}.data",
 )
 WRITES = (
     "{a}.add_({b})", "{a}.mul_(1.5)", "{a}.mul_({b})", "{a}[0].mul_(2)", "{a}[:, 1] = {b}[:, 0]", "{a}.copy_({b})",

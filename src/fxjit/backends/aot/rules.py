@@ -208,13 +208,16 @@ def _reshapes_input(candidate: Candidate) -> bool:
 
 
 def _writes_view_of_leaf(candidate: Candidate) -> bool:
-    meta = candidate.meta
-    if meta is None or not torch.is_grad_enabled() or len(meta.input_info) != len(candidate.example_inputs):
+    meta, inputs = candidate.meta, candidate.example_inputs
+    if meta is None or not torch.is_grad_enabled():
         return False
-    return any(
-        info.mutates_data and isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
-        and each._base is not None and each._base.requires_grad and each._base.is_leaf
-        for info, each in zip(meta.input_info, candidate.example_inputs, strict=True))
+    if len(meta.input_info) == len(inputs):
+        written_to = [place for place, info in enumerate(meta.input_info) if info.mutates_data]
+    else:  # those that share memory are one to AOTAutograd, their base
+        written_to = list(mutated_inputs(candidate.captured))
+    return any(isinstance(each, torch.Tensor) and each.requires_grad and each._is_view()
+               and each._base is not None and each._base.requires_grad and each._base.is_leaf
+               for each in map(inputs.__getitem__, written_to))
 
 
 def _is_unrecorded_view(tensor: torch.Tensor) -> bool:
