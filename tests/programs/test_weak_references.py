@@ -452,3 +452,70 @@ def test_the_hash_stays_when_the_object_is_gone(program):
 
 class Referent:
     pass
+
+
+def used_and_deleted(x):
+    y = x + 1
+    ref = weakref.ref(y)
+    torch._dynamo.graph_break()
+    z = y + 1
+    del y
+    return ref() is None, z
+
+
+def used_and_bound_anew(x):
+    y = x + 1
+    ref = weakref.ref(y)
+    torch._dynamo.graph_break()
+    y = y.sin() * 2
+    return ref() is None, y
+
+
+def its_size_is_read(x):
+    y = x + 1
+    ref = weakref.ref(y)
+    torch._dynamo.graph_break()
+    size = y.shape[0]
+    y = None
+    return ref() is None, x + size
+
+
+def held_by_another(x):
+    y = x + 1
+    ref, kept = weakref.ref(y), [y]
+    torch._dynamo.graph_break()
+    y = y + 1
+    return ref() is None, ref() is kept[0], y
+
+
+def watched_by_a_callback(x):
+    y, ended = x + 1, []
+    ref = weakref.ref(y, lambda _: ended.append("ended"))
+    torch._dynamo.graph_break()
+    z = y + 1
+    y = z
+    ended.append("bound")
+    return ended, z, ref
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [used_and_deleted, used_and_bound_anew, its_size_is_read, held_by_another,
+                                     watched_by_a_callback])
+def test_a_tensor_that_was_used_ends_where_it_is_let_go(program, backend):
+    compiled = fxjit.compile(program, backend=backend)
+    expected = program(X)
+    for _ in range(2):
+        found = compiled(X)
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1], expected[1])
+
+
+def test_a_parameter_that_a_trace_has_used_is_let_go_of_without_a_break():
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    def step(weight, x):
+        weight = weight * x
+        return weight.sum()
+
+    for sizes in (2, 2), (1, 2), (3, 2):
+        fxjit.compile(step, backend="eager", fullgraph=True)(weight, torch.ones(sizes))

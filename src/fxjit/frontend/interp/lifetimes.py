@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
+from torch.utils.weak import WeakIdRef
 
 from fxjit import _C
 from fxjit.errors import BreakGraph
@@ -98,8 +99,10 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
     kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
     if kind is type or issubclass(kind, type):
         return True
-    if issubclass(kind, torch.Tensor) and isinstance(value, Lazy) and value.realized is None:
-        return is_referred_to(value.peek())
+    if issubclass(kind, torch.Tensor):
+        # A trace that has used it has made references of torch's own, for its fake tensor.
+        is_used = not isinstance(value, Lazy) or value.realized is not None
+        return is_referred_to(_object(value), _is_made_for_traces if is_used else _has_fxjit_callback)
     return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not is_of_torch(kind)
 
 
@@ -173,7 +176,9 @@ def _held(machine: Machine, but: Collection[str], *, stack_holds: bool) -> set[i
 
 def _object(value: Value) -> object:
     """The object from before the trace; None for anything else."""
-    return value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
+    if isinstance(value, Lazy):
+        return value.peek()
+    return value.real if isinstance(value, GraphTensor) else getattr(value, "obj", None)
 
 
 def _holds_finalized(value: Value, held: set[int]) -> bool:
@@ -212,9 +217,8 @@ def _own_iter(obj: list[object] | tuple[object, ...]) -> Callable[..., Iterator[
     return list.__iter__ if issubclass(type(obj), list) else tuple.__iter__
 
 
-def is_referred_to(obj: object) -> bool:
-    """Whether the program has a weak reference to it. Ours have a callback: guards, entries, marks."""
-    return weakref.getweakrefcount(obj) > 0 and not all(map(_has_fxjit_callback, weakref.getweakrefs(obj)))
+def _is_made_for_traces(ref: object) -> bool:
+    return issubclass(type(ref), WeakIdRef) or _has_fxjit_callback(ref)
 
 
 def _has_fxjit_callback(ref: object) -> bool:
@@ -226,6 +230,11 @@ def _has_fxjit_callback(ref: object) -> bool:
     if callback is _C.guards_let_go:
         return True
     return type(callback) is FunctionType and str(callback.__globals__.get("__name__")).startswith("fxjit.")
+
+
+def is_referred_to(obj: object, is_ours: Callable[[object], bool] = _has_fxjit_callback) -> bool:
+    """Whether the program has a weak reference to it. Ours have a callback: guards, entries, marks."""
+    return weakref.getweakrefcount(obj) > 0 and not all(map(is_ours, weakref.getweakrefs(obj)))
 
 
 def _is_finalized(cls: type) -> bool:
