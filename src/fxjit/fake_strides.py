@@ -1,18 +1,20 @@
-"""Strides of results on fake tensors, where a size is 1 or 0.
+"""Strides of results on fake tensors, where a size is 1 or 0, and of what tensors of positions take out.
 
 Fake kernels give other strides than ATen where a dimension of size 1 has another stride than in a new tensor, or an empty
 tensor has. Strides are told to the program, and one image counts as channels-last or not by them. Of small operands ATen itself
 is asked, by a call on tensors of zeros. Of larger ones an elementwise operator is known by its call on a small tensor: it gives
 the result new strides where all operands have its shape and are contiguous (or all are channels-last), or it keeps the
-operand's, or it takes their dimensions in the order of their strides.
+operand's, or it takes their dimensions in the order of their strides. `x[positions]` does the last with x and the positions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -35,6 +37,8 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(dispatch)
     def run(mode: Any, func: Any, types: Sequence[type], args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         result = dispatch(mode, func, types, args, kwargs)
+        if func is torch.ops.aten.index.Tensor:
+            return _laid_out(mode, [_of_positions(result, *args)], [result])[0]
         if not _makes_its_results(func):
             return result
         operands = [each for each in pytree.tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
@@ -46,16 +50,27 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         strides = _by_aten(func, args, kwargs, results, operands)
         if strides is None and _is_elementwise(func) and results[0] is result:
             strides = [_strides(func, args, kwargs, result, operands)]
-        if strides is None or all(mine is None or mine == each.stride() for mine, each in zip(strides, results, strict=True)):
+        if strides is None:
             return result
-        with mode:
-            right = [each if mine is None or mine == each.stride() else torch.empty_strided(
-                each.shape, mine, dtype=each.dtype, device=each.device) for mine, each in zip(strides, results, strict=True)]
+        right = _laid_out(mode, strides, results)
+        if all(map(operator.is_, right, results)):
+            return result
         if results[0] is result:
             return right[0]
         return type(result)(*right) if hasattr(result, "_fields") else type(result)(right)  # type: ignore[call-arg]  # some have names
 
     return run
+
+
+def _laid_out(mode: Any, strides: Sequence[tuple[Any, ...] | None], results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results, with these strides where they are not the ones that torch gave."""
+    found = []
+    for mine, each in zip(strides, results, strict=True):
+        if mine is not None and mine != each.stride():
+            with mode:
+                each = torch.empty_strided(each.shape, mine, dtype=each.dtype, device=each.device)
+        found.append(each)
+    return found
 
 
 @functools.cache
@@ -170,7 +185,10 @@ def _strides(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, obje
         return None
     answer = _answer(func, args, kwargs)
     if answer is _Answer.ORDERED or (answer is _Answer.MADE_ANEW and any(each.shape != result.shape for each in operands)):
-        return _in_order(result.shape, operands)
+        layouts = [*map(_layout_of, operands)]
+        if not all(type(number) is int for each in (_layout_of(result), *layouts) for number in (*each.shape, *each.strides)):
+            return None
+        return _in_order(result.shape, layouts)
     if any(each.shape != result.shape for each in operands):
         return None
     first = operands[0]
@@ -182,17 +200,73 @@ def _strides(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, obje
     return first.stride() if alike and answer is not _Answer.UNKNOWN else None
 
 
-def _in_order(shape: Sequence[int], operands: list[torch.Tensor]) -> tuple[int, ...] | None:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Sizes and strides, numbers or symbols."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+
+
+def _hinted(layout: _Layout) -> _Layout | None:
+    """With the numbers that its symbols stand for in the trace, if they all stand for one."""
+    shape, strides = ([each.node.hint if isinstance(each, torch.SymInt) else each for each in numbers]
+                      for numbers in (layout.shape, layout.strides))
+    return None if None in shape or None in strides else _Layout(tuple(shape), tuple(strides))
+
+
+def _layout_of(tensor: torch.Tensor) -> _Layout:
+    return _Layout(tuple(tensor.shape), tensor.stride())
+
+
+def _of_positions(result: torch.Tensor, given: Any, indices: Any) -> tuple[Any, ...] | None:
+    """The strides of `given[indices]`: of ATen's iterator over what is given, with the indexed dimensions replaced by those of
+    the indices, and over these. None where torch's answer is right, or nothing is known."""
+    tensors = [each for each in indices if each is not None]
+    if any(each.layout is not torch.strided or each.device.type != "cpu" for each in (result, given, *tensors)):
+        return None
+    if any(each.dtype in (torch.bool, torch.uint8) for each in tensors):
+        return None  # as many positions as data says
+    places = [at for at, each in enumerate(indices) if each is not None]
+    count = result.dim() - (given.dim() - len(places))
+    first = places[0] if places == [*range(places[0], places[-1] + 1)] else 0  # apart, they come to the front
+    kept = [given.stride(dim) for dim in range(given.dim()) if dim not in places]
+    ahead, behind = (1,) * first, (1,) * (result.dim() - first - count)
+    places_of = tuple(result.shape)[first : first + count]
+    spread = [_spread(_layout_of(each), places_of) for each in tensors]
+    operands = [_Layout(tuple(result.shape), (*kept[:first], *[0] * count, *kept[first:]))]
+    operands += [_Layout((*ahead, *each.shape, *behind), (*[0] * first, *each.strides, *[0] * len(behind))) for each in spread]
+    answer, numbers = _hinted(_layout_of(result)), [*map(_hinted, operands)]
+    if answer is None or None in numbers:
+        return None
+    for at, each in enumerate(map(_hinted, spread), 1):  # the strides of dimensions of size 1 are those of a view
+        assert each is not None, "it has the sizes and strides of an operand"
+        view = torch.empty_strided(each.shape, each.strides, device="meta").view((*ahead, *each.shape, *behind))
+        numbers[at] = _layout_of(view)
+    if _in_order(answer.shape, [each for each in numbers if each is not None]) == answer.strides:
+        return None
+    if all(type(number) is int for each in operands for number in (*each.shape, *each.strides)):
+        return _in_order(answer.shape, [each for each in numbers if each is not None])
+    return _in_order(tuple(result.shape), operands)  # each comparison is a guard
+
+
+def _spread(layout: _Layout, shape: tuple[Any, ...]) -> _Layout:
+    """As `expand` makes it."""
+    missing = len(shape) - len(layout.shape)
+    own = [0 if type(size) is int and size == 1 and not (type(wanted) is int and wanted == 1) else stride
+           for size, wanted, stride in zip(layout.shape, shape[missing:], layout.strides, strict=True)]
+    return _Layout(shape, (*[0] * missing, *own))
+
+
+def _in_order(shape: Sequence[int], operands: Sequence[_Layout]) -> tuple[int, ...]:
     """The strides that make the result's dimensions lie as the operands' do, the first operand's first: those of ATen's
     iterator over operands that are broadcast."""
-    numbers = [number for each in operands for number in (*each.shape, *each.stride())]
-    if not all(type(each) is int for each in (*shape, *numbers)):
-        return None
     ndim = len(shape)
     strides = []
     for each in operands:
-        missing = ndim - each.dim()
-        own = [0 if size == 1 and shape[missing + at] != 1 else each.stride(at) for at, size in enumerate(each.shape)]
+        missing = ndim - len(each.shape)
+        own = [0 if size == 1 and shape[missing + at] != 1 else stride
+               for at, (size, stride) in enumerate(zip(each.shape, each.strides, strict=True))]
         strides.append([0] * missing + own)
 
     def compared(one: int, other: int) -> int:

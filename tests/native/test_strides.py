@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from random import Random
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 import fxjit
+import fxjit.fake_execution  # fake tensors of the process have ATen's strides
 
 
 def layouts(shape, dtype=torch.float32):
@@ -120,3 +125,42 @@ def test_strides_where_a_size_is_1(name):
         actual, expected = fxjit.compile(fn, fullgraph=True)(x), fn(x)
         assert actual.stride() == expected.stride(), (shape, strides)
         torch.testing.assert_close(actual, expected)
+
+
+def laid_out(random, shape, make):
+    """A tensor whose dimensions lie in memory in some order."""
+    order = random.sample(range(len(shape)), len(shape))
+    return make([shape[at] for at in order]).permute([order.index(at) for at in range(len(shape))])
+
+
+def taken_out(random):
+    """A tensor, and positions in some of its dimensions, which are broadcast."""
+    sizes, ndim = [random.choice([1, 2, 3, 5]) for _ in range(4)], random.randint(1, 4)
+    x = laid_out(random, sizes[:ndim], torch.rand)
+    shape = [random.choice([1, 2, 3]) for _ in range(random.randint(0, 3))]
+    zeros = functools.partial(torch.zeros, dtype=torch.int64)
+    key = [random.choice([None, laid_out(random, [random.choice([1, size]) for size in shape], zeros)]) for _ in sizes[:ndim]]
+    return x, [*key[:-1], laid_out(random, shape, zeros)]
+
+
+def test_what_positions_take_out_lies_as_they_do():
+    random = Random(0)
+    for _ in range(600):
+        x, key = taken_out(random)
+        with FakeTensorMode() as mode:
+            fakes = [None if each is None else mode.from_tensor(each) for each in key]
+            found = torch.ops.aten.index(mode.from_tensor(x), fakes)
+        assert found.stride() == torch.ops.aten.index(x, key).stride(), (x.stride(), key)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_strides_of_positions_are_read_by_the_program(backend, dynamic):
+    def fn(x, at):
+        taken = x[at.T], x[:, at.T] * 2, x[at.T, at.T]
+        return *taken, *[torch.tensor(each.stride()) for each in taken]
+
+    compiled = fxjit.compile(fn, backend=backend, dynamic=dynamic)
+    for size in (4, 5):
+        args = torch.rand(size, 6, 7), torch.randint(size, (3, size))
+        assert facts(compiled, *args) == facts(fn, *args)
