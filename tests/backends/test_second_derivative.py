@@ -186,6 +186,53 @@ def test_a_write_with_a_gradient_has_no_second_derivative(backend):
         first.sum().backward()
 
 
+def written_and_returned(x, state):
+    return x.sin_()
+
+
+def written_and_used(x, state):
+    x.sin_()
+    return x * 2
+
+
+def views_of_what_is_written(x, state):
+    x.sin_()
+    return (x * 2).view(-1), x.t()
+
+
+def a_part_is_written(x, state):
+    x[0].exp_()
+    return x * x
+
+
+def much_state_is_written(x, state):
+    state.add_(1)
+    return x.sin() * state.mean()
+
+
+WRITES = [written_and_returned, written_and_used, views_of_what_is_written, a_part_is_written, much_state_is_written]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", WRITES)
+@fxjit.config.patch(small_graphs_as_captured=False)
+def test_a_missing_second_derivative_is_no_zero(fn, backend):
+    """Also where the first one is asked for with a constant tangent, and the second by `autograd.grad`."""
+    fxjit.reset()
+    compiled, state = fxjit.compile(fn, backend=backend), torch.zeros(600, 600)
+    for create_graph in (False, True):
+        leaf = torch.linspace(0.1, 1, 9).reshape(3, 3).requires_grad_()
+        results = compiled(leaf * 1, state)
+        total = sum(each.sum() for each in (results if isinstance(results, tuple) else (results,)))
+        (first,) = torch.autograd.grad(total, leaf, create_graph=create_graph)
+        other = torch.linspace(0.1, 1, 9).reshape(3, 3).requires_grad_()
+        expected = fn(other * 1, state.clone().sub_(1))
+        total = sum(each.sum() for each in (expected if isinstance(expected, tuple) else (expected,)))
+        torch.testing.assert_close(first.detach(), torch.autograd.grad(total, other)[0])
+    with pytest.raises(RuntimeError, match="no second derivative|does not currently support double backward"):
+        torch.autograd.grad(first.sum(), leaf, allow_unused=True)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_do_not_outlive_the_backward(backend):
     fxjit.reset()

@@ -37,7 +37,8 @@ def call_context(gm: Captured, aliases: AliasedInputs | None, result: CompileRes
     twice = plan is not None and may_run_twice(plan, shared)
     double_backward = DoubleBackward(gm, plan, differentiated_twice) if plan is not None and twice else None
     by_kernels = hasattr(result.graphs.get("inference", result.graphs.get("forward")), "unboxed")
-    return CallContext(creation, aliases, plan, versions, by_kernels, run_as_captured, double_backward, restore)
+    trains = "backward" in result.graphs
+    return CallContext(creation, aliases, plan, versions, by_kernels, trains, run_as_captured, double_backward, restore)
 
 
 def _report(rule: str, gm: Captured) -> None:

@@ -15,7 +15,7 @@ import torch
 from fxjit import _C, torch_private
 
 from .call_plan import CallPlan
-from .double_backward import DoubleBackward, graph_is_retained
+from .double_backward import NO_SECOND_DERIVATIVE, DoubleBackward, graph_is_retained, standing_for
 from .output_views import OutputAlias
 from .tangents import defined_tangents, mask_tensors, plain_tangent, runs_operators, with_layout
 
@@ -62,8 +62,11 @@ class AutogradNode:
         return torch._C._FunctionBase.__dict__["apply"].__get__(None, node)  # type: ignore[no-any-return]  # a descriptor of C
 
     def forward(self, ctx: Any, *args: Any) -> tuple[Any, ...]:
+        kept = None
         if self.double_backward is not None:
-            ctx.kept = self.double_backward.keep(args)
+            kept = ctx.kept = self.double_backward.keep(args)
+        if kept is None:
+            ctx.inputs = standing_for(args)
         outs = self.forward_graph(list(args))
         if type(outs) is not list:
             outs = list(outs)
@@ -133,7 +136,10 @@ class AutogradNode:
             args += mask_tensors(self.masks, defined)
         check_can_run(self.nondeterministic)
         if torch.is_grad_enabled():
-            return _NotTwice.apply(torch.empty(0, requires_grad=True), ctx, self.backward_graph, args)
+            inputs = getattr(ctx, "inputs", None)
+            if inputs is None:  # what was kept has been let go of since
+                inputs = torch.empty(0, requires_grad=True)
+            return _NotTwice.apply(inputs, ctx, self.backward_graph, args)
         drop_saved_tensors(ctx)
         if defined == self.all_defined:
             return tuple(self.backward_graph(args))
@@ -197,6 +203,4 @@ class _NotTwice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("this compiled graph has no second derivative: fxjit has none of graphs that draw random numbers "
-                           "on a GPU, or write to what inputs share, to more than a megabyte or with a gradient of the "
-                           "write. Use backend='eager' for what is differentiated twice")
+        raise RuntimeError(NO_SECOND_DERIVATIVE)

@@ -10,6 +10,7 @@ compiled one as well would cost more than eager does.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -63,6 +64,10 @@ class _AsItWas(torch.autograd.Function):
         return grad, None
 
 
+NO_SECOND_DERIVATIVE: Final = (
+    "this compiled graph has no second derivative: fxjit has none of graphs that draw random numbers on a GPU, or write to "
+    "what inputs share, to more than a megabyte or with a gradient of the write. Use backend='eager' for what is "
+    "differentiated twice")
 _AS_IT_IS: Final = State()
 #: The inputs of one run, the version counters of those that are differentiated, and the state before the run.
 Kept = tuple[tuple[Any, ...], list[int], State]
@@ -132,6 +137,73 @@ class DoubleBackward:
         for index, gradient in zip(self._differentiated, found, strict=True):
             gradients[index] = gradient
         return tuple(gradients)
+
+
+class _Inputs(torch.autograd.Function):
+    """An empty tensor that depends on all that a graph was given, and holds none of it."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
+
+
+def standing_for(inputs: Sequence[Any]) -> torch.Tensor:
+    """For a graph that has no second derivative: what its gradients are to depend on, so that whoever asks for their derivative
+    by one of the inputs comes to the node that raises. By itself a gradient need not depend on anything that has one."""
+    with torch.enable_grad():
+        return _Inputs.apply(*[each for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad])  # type: ignore[no-any-return]  # torch's, without types
+
+
+class _Dependent(torch.autograd.Function):
+    """A gradient, as one that depends on the graph's inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
+
+
+def refusing_second_derivative(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
+    """`call` with a training graph behind AOTAutograd's own wrappers, whose node raises where its gradients are differentiated
+    by a way that leads to a tangent."""
+
+    def run(*args: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return call(*args)
+        inputs = standing_for(args)
+        outputs = call(*args)
+        for node in _compiled_nodes([*outputs, *(args[index] for index in written)]):
+            node.register_hook(functools.partial(_dependent_gradients, inputs))
+        return outputs
+
+    _C.set_flags(run.__code__, _C.TRANSFORMED)  # the frame hook passes it by
+    return run
+
+
+#: How far above a result the node may be: below it are a view, and the write that AOTAutograd makes to an input or to its base.
+_MOST_ABOVE: Final = 4
+
+
+def _compiled_nodes(results: Sequence[Any]) -> set[Any]:
+    nodes: set[Any] = {each.grad_fn for each in results if isinstance(each, torch.Tensor) and each.requires_grad} - {None}
+    found: set[Any] = set()
+    for _ in range(_MOST_ABOVE):
+        found |= {each for each in nodes if each.name() == "CompiledFunctionBackward"}
+        nodes = {following for each in nodes - found for following, _ in each.next_functions} - {None}
+    return found
+
+
+def _dependent_gradients(inputs: torch.Tensor, gradients: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if each is None else _Dependent.apply(inputs, each) for each in gradients)
 
 
 def may_run_twice(plan: CallPlan, are_aliased: bool) -> bool:

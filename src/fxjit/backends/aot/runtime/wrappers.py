@@ -17,7 +17,7 @@ from fxjit import _C
 from . import input_aliasing, output_views, version_counters
 from .autograd_node import AutogradNode
 from .call_plan import CallPlan
-from .double_backward import DoubleBackward
+from .double_backward import DoubleBackward, refusing_second_derivative
 from .input_aliasing import AliasedInputs
 from .output_views import CreationRecord
 from .version_counters import VersionCounterEffects
@@ -38,6 +38,8 @@ class CallContext:
     versions: VersionCounterEffects
     #: Whether kernels write to the inputs, which count no writes; else ATen may have counted them.
     by_kernels: bool
+    #: Whether there is a backward graph.
+    trains: bool
     #: The captured graph, for a call whose inputs are not like the example inputs, behind the rule that says so.
     run_as_captured: Call
     double_backward: DoubleBackward | None
@@ -145,6 +147,13 @@ def run_captured_once_differentiated_twice(call: Call, context: CallContext) -> 
     return run
 
 
+def refuse_second_derivative(call: Call, context: CallContext) -> Call:
+    """A training graph behind AOTAutograd's own wrappers."""
+    if context.plan is not None or not context.trains:
+        return call
+    return refusing_second_derivative(call, context.versions.bumped)
+
+
 def preserve_versions(call: Call, context: CallContext) -> Call:
     """Mutations that eager does not count."""
     return version_counters.preserving(call, context.versions.preserved) if context.versions.preserved else call
@@ -202,7 +211,7 @@ def restore_structure(call: Call, context: CallContext) -> Call:
 
 
 WRAPPERS: tuple[Callable[[Call, CallContext], Call], ...] = (
-    disable_grad, disable_autocast, return_inputs, regenerate_views, preserve_versions, bump_versions, bump_reshaped_versions,
-    check_version_counters, run_captured_once_differentiated_twice, restore_creation_meta, check_input_aliasing,
-    restore_structure,
+    disable_grad, disable_autocast, refuse_second_derivative, return_inputs, regenerate_views, preserve_versions, bump_versions,
+    bump_reshaped_versions, check_version_counters, run_captured_once_differentiated_twice, restore_creation_meta,
+    check_input_aliasing, restore_structure,
 )  # fmt: skip
