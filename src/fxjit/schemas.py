@@ -604,3 +604,21 @@ def goes_by_element(node: torch.fx.Node) -> bool:
     if node.target in IN_PLACE_FUNCTIONS:
         return node.target is not operator.imatmul
     return name_of(node.target) == "copy_" or any(torch.Tag.pointwise in each.tags for each in overloads_of(node.target))
+
+
+def part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
+    """What the call writes to of the tensor at `place`; None for a part that only a run shows. Nothing is asked of symbols."""
+    fake = next(tensors_of(place))
+    if node.target is not operator.setitem:
+        return fake
+    key: Any = torch.fx.map_arg(node.args[1], lambda number: number.meta.get("example_value"))
+    parts = key if isinstance(key, tuple) else (key,)
+    numbers = [bound for each in parts for bound in (
+        (each.start, each.stop, each.step) if isinstance(each, slice) else (each,)) if bound is not None and bound is not ...]
+    if not all(isinstance(each, (int, torch.SymInt)) and type(each) is not bool for each in numbers):
+        return None
+    mode: Any = getattr(fake, "fake_mode", None)
+    environment = getattr(mode, "shape_env", None)
+    with (torch.no_grad(), contextlib.nullcontext() if mode is None else mode,
+          contextlib.nullcontext() if environment is None else environment.suppress_guards()):
+        return fake[key]

@@ -8,8 +8,6 @@ it has written, cannot be run again: what the program did before would be lost.
 
 from __future__ import annotations
 
-import contextlib
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -124,7 +122,7 @@ def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
     for place in filter(_is_strided, places):
         sharing = [each.meta["example_value"] for each in given if _memory(each.meta["example_value"]) == _memory(
             place.meta["example_value"])]
-        into = _part_written(node, place) if sharing else None
+        into = schemas.part_written(node, place) if sharing else None
         for other in sharing:
             if into is not None and not (_is_dense(into) and _is_dense(other) and have_common_element(into, other)):
                 continue  # of others eager does not know
@@ -152,21 +150,6 @@ def _is_dense(fake: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
-
-
-def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
-    """None for a part that only a run shows."""
-    fake: torch.Tensor = place.meta["example_value"]
-    if node.target is not operator.setitem:
-        return fake
-    key: Any = torch.fx.map_arg(node.args[1], lambda number: number.meta["example_value"])
-    parts = key if isinstance(key, tuple) else (key,)
-    known = (int, torch.SymInt, slice, type(None), type(...))
-    if not all(isinstance(each, known) and type(each) is not bool for each in parts):
-        return None
-    environment = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
-    with torch.no_grad(), contextlib.nullcontext() if environment is None else environment.suppress_guards():
-        return fake[key]
 
 
 def _layout(fake: torch.Tensor) -> tuple[Any, ...]:

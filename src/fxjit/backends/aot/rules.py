@@ -7,9 +7,7 @@ such as `fxjit.explain`, by decisions.py. docs/rules.md is made from the table.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import operator
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +31,7 @@ from fxjit.schemas import (
     has_kernel,
     name_of,
     overloads_of,
+    part_written,
     tensors_of,
     written,
 )
@@ -316,7 +315,7 @@ def _arguments_overlap(node: torch.fx.Node) -> bool:
         others.remove(each)  # `x.addmm_(x, x)` still reads x
     sharing = [(a, b) for a in written_to for b in others if _storage(a) == _storage(b)]
     for place, other in sharing:
-        into, read = _part_written(node, place), next(tensors_of(other))
+        into, read = part_written(node, place), next(tensors_of(other))
         if into is None:
             return True
         if not (_goes_by_element(node) and _is_same_view(into, read)) and have_common_element(into, read):
@@ -334,20 +333,6 @@ def _goes_by_element(node: torch.fx.Node) -> bool:
 def _is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and all(hints(x) == hints(y) for x, y in (
         (a.shape, b.shape), (a.stride(), b.stride()), ([a.storage_offset()], [b.storage_offset()])))
-
-
-def _part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
-    """What the call writes to of a tensor; None for a part that only a run shows."""
-    tensor = next(tensors_of(place))
-    if node.target is not operator.setitem:
-        return tensor
-    key: Any = node.args[1]
-    if not isinstance(tensor, FakeTensor) or any(isinstance(each, (torch.fx.Node, list)) for each in (
-            key if isinstance(key, tuple) else (key,))) or any(each is not place for each in node.all_input_nodes[:-1]):
-        return None
-    environment = tensor.fake_mode.shape_env
-    with tensor.fake_mode, contextlib.nullcontext() if environment is None else environment.suppress_guards():
-        return tensor[key]
 
 
 def _writes_overlapping_list(candidate: Candidate) -> bool:
