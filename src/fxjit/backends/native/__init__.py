@@ -23,6 +23,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     # Loaded at the first compile: AOTAutograd takes a second to import.
     from fxjit.backends.aot.backend import BackendConfig
     from fxjit.backends.aot.driver import compile_with_aot
+    from fxjit.backends.aot.known_masks import with_known_masks
     from fxjit.backends.graph.facts import has_symbols
 
     from .decompositions import kept_whole, table
@@ -35,7 +36,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
         store = {"store_entry": store_entry}
 
     with compiling(), kept_whole(has_symbols(gm)):
-        return compile_with_aot(gm, example_inputs, BackendConfig(
+        return compile_with_aot(with_known_masks(gm), example_inputs, BackendConfig(
             _compile_aten, "native", table, own_joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable, **store))
 
 

@@ -18,6 +18,7 @@ from .convolution import multiply_backward, multiply_forward
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
 from .looked_up import add_looked_up
+from .padded_products import pad_products
 from .selected import join_selected
 
 aten = torch.ops.aten
@@ -134,5 +135,5 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead,
-    share_equal, add_looked_up, bucket_collectives, mark_in_place, write_by_aten, delay_wait_tensor,
+    share_equal, pad_products, add_looked_up, bucket_collectives, mark_in_place, write_by_aten, delay_wait_tensor,
 )  # fmt: skip
