@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import fxjit
-from fxjit.backends.native import pipeline
+from fxjit.backends.native import lower, pipeline
 from fxjit.backends.native.index import prod
+from fxjit.backends.native.ir import Compute
+from fxjit.backends.native.lower.table import NoLowering
 
 CACHE = (3, 16, 4)
 
@@ -303,3 +305,34 @@ def test_a_factor_between_two_statements_over_a_tensor_does_not_keep_them_apart(
     fxjit.compile(step)(*actual)
     torch.testing.assert_close(actual, expected)
     assert fxjit.counters["native"]["kernels"] - before <= 2, "the factor, and all over the tensors"
+
+
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_a_write_that_a_kernel_turns_out_not_to_do_is_done_once(function, monkeypatch):
+    """A lowering may be refused when it has stored: ATen is called, and what was to be written to the input is not."""
+    require = lower.require_accuracy
+
+    def refuse_writes(low, value, first):
+        require(low, value, first)
+        if any(isinstance(each, Compute) and each.out.kind == "input" for each in low.statements[first:]):
+            raise NoLowering("for this test")
+
+    monkeypatch.setattr(lower, "require_accuracy", refuse_writes)
+    fxjit.reset()
+    torch.testing.assert_close(outcome(fxjit.compile(function), LAYOUTS["plain"]), outcome(function, LAYOUTS["plain"]))
+
+
+def test_a_number_is_written_once_where_another_is_less_accurate_in_vectors():
+    def step(count, rate):
+        wide = count.double() + 1
+        rate.copy_(0.01 / (1 + 1e-6 * wide) ** 0.75)
+        count.copy_(wide)
+
+    fxjit.reset()
+    found = []
+    for function in (step, fxjit.compile(step)):
+        numbers = [torch.zeros(()), torch.ones(())]
+        for _ in range(3):
+            function(*numbers)
+        found.append(numbers)
+    torch.testing.assert_close(*found)

@@ -492,3 +492,27 @@ def test_an_optimizer_without_what_torchs_reads_raises_as_in_eager(attributes):
         optimizer, log = Unfinished([weight], **attributes), []
         found.append((run(optimizer, torch.ones(2), log).tolist(), log, weight.grad is None, sorted(vars(optimizer))))
     assert found[0] == found[1]
+
+
+EVERY = [cls for cls in vars(torch.optim).values() if inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer)
+         and cls not in (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("cls", EVERY, ids=lambda cls: cls.__name__)
+def test_parameters_and_state_after_native_steps(cls, foreach):
+    options = {"foreach": foreach} if "foreach" in inspect.signature(cls).parameters else {}
+    fxjit.reset()
+    found = []
+    for compiler in (lambda fn: fn, fxjit.compile):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4, bias=cls.__name__ != "Muon")  # it takes matrices alone
+        optimizer = cls(model.parameters(), **options)
+        step = compiler(lambda optimizer=optimizer: optimizer.step())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().sum().backward()
+            step()
+        found.append([*model.parameters(), [each for state in optimizer.state.values() for each in state.values()]])
+    close = {"rtol": 1e-2, "atol": 1e-3} if cls.__name__ == "Muon" else {"rtol": 1e-5, "atol": 1e-6}  # in bfloat16
+    torch.testing.assert_close(found[1], found[0], **close)

@@ -126,9 +126,10 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
             return
         except (NoLowering, NotAffine) as refusal:
             low.reasons[node] = str(refusal)
-            storages = set(low.storage.values())
+            # What other nodes are stored in stays; what was written to memory that was there, the call will write again.
+            stored_since = {name for name in low.storage.values() if int(name[1:]) >= mark[1]}
             low.statements[mark[0] :] = [
-                each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in storages
+                each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in stored_since
             ]
     lower_extern(low, node, meta)
 

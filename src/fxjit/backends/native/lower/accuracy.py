@@ -26,7 +26,7 @@ def require_accuracy(low: Lowering, value: Any, first: int) -> None:
     than ATen's. `config.cpp.fast_math` allows it."""
     if config.cpp.fast_math or by_triton(low.device):
         return
-    added = [each for each in low.statements[first:] if isinstance(each, Compute)]
+    added = [each for each in low.statements[first:] if isinstance(each, Compute) and not is_single_number(each)]
     tensors = [each for each in pytree.tree_leaves(value) if isinstance(each, TensorExpr)]
     if not added and all(each.size == () for each in tensors) and not any(is_composed(each.expr) for each in tensors):
         return  # a single number is no vector: libm's own functions are as accurate
@@ -35,6 +35,10 @@ def require_accuracy(low: Lowering, value: Any, first: int) -> None:
         raise NoLowering("a scan in float64 that ATen computes more accurately")
     if any(is_less_accurate(expr) for expr in exprs):
         raise NoLowering("a function in float64 that ATen computes more accurately")
+
+
+def is_single_number(statement: Compute) -> bool:
+    return not statement.size and not statement.rsize and not is_composed(statement.expr)
 
 
 def is_composed(expr: Expr) -> bool:
