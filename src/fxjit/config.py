@@ -224,7 +224,7 @@ class Cpp(Group):
     fast_math: bool = _row(False, "Allow reassociation and drop NaN and infinity rules.", in_cache_key=True)
     simd: bool = _row(True, "Vectorise kernels, calling libmvec.", in_cache_key=True)
     openmp: bool = _row(True, "Run kernels on several threads.", in_cache_key=True)
-    require: bool = _row(False, "Raise when no compiler works or it refuses a kernel, instead of calling ATen for all operators.")
+    require: bool = _row(False, "Raise when no compiler works or it refuses a kernel, instead of ATen doing all operators.")
     extra_flags: str = _row("", "Flags added to the compiler's command.", in_cache_key=True)
     own_products: bool = _row(
         True, "Multiply matrices of float32 by fxjit's own kernels where these were measured to be faster than the BLAS that "

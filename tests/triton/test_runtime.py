@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -289,6 +290,28 @@ def test_independent_kernels_are_compiled_at_the_same_time(empty_cache, fresh):
     jobs = [fresh.submit({**JOB, "constants": {"XB": 1 << k}}) for k in range(5, 9)]
     assert len({job.result().code for job in jobs}) == 4
     assert 1 <= len(fresh.idle) <= triton_compile.process_count()
+
+
+def test_processes_start_ahead_where_no_kernel_is_kept(empty_cache, fresh, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    fresh.warm(90)
+    assert len(fresh.idle) == 2
+    fresh.warm(90)
+    assert len(fresh.idle) == 2
+    started = list(fresh.idle)
+    assert fresh.submit(JOB).result().name == "kernel"
+    assert fresh.idle[-1] in started and {*fresh.idle} == {*started}
+
+
+def test_no_process_starts_ahead_of_kept_kernels_or_without_processors(empty_cache, fresh, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    fresh.warm(90)
+    assert not fresh.idle
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    fresh.submit(JOB).result()
+    again = Compiler()
+    again.warm(90)
+    assert not again.idle
 
 
 def test_a_machine_without_a_gpu_says_so_when_the_kernel_is_called(seen):

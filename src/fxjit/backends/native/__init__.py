@@ -29,6 +29,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     from .decompositions import kept_whole, table
     from .runtime.cc import abandon, compiling
 
+    _start_compilers(example_inputs)
     store: dict[str, Any] = {}
     if torch_private.is_on("compiled graphs on the disk", thoroughly=True):
         from .stored import store_entry
@@ -38,6 +39,18 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(with_known_masks(gm), example_inputs, BackendConfig(
             _compile_aten, "native", table, own_joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable, **store))
+
+
+def _start_compilers(example_inputs: Sequence[Any]) -> None:
+    """On the way to kernels for a GPU, the longest of which is the first one."""
+    import torch
+
+    devices = (each.device for each in example_inputs if isinstance(each, torch.Tensor))
+    device = next((each for each in devices if each.type == "cuda"), None)
+    if device is not None:
+        from .runtime.gpu import start_compilers
+
+        start_compilers(device)
 
 
 @needs("compiled graphs")

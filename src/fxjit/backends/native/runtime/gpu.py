@@ -276,6 +276,12 @@ def load(binary: Binary, index: int) -> tuple[int, int, int, int]:
     return _loaded[key]
 
 
+def start_compilers(device: torch.device) -> None:
+    """Has the processes that compile for the device started, if this machine has it: called before the graph is traced."""
+    if is_here() and not config.triton.interpret:
+        compiler.warm(capability(device))
+
+
 def is_here() -> bool:
     """Whether this machine has a GPU that torch can use."""
     return torch.cuda.is_available()

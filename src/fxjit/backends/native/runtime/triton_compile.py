@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from fxjit import config, logs
-from fxjit.backends.store.artifacts import BINARY, Cache, count, open_cache
+from fxjit.backends.store.artifacts import BINARY, Cache, KernelCache, count, open_cache
 from fxjit.errors import TritonCompileError
 
 log = logs.artifact("cache")
 MOST_PROCESSES = 8
+WARM_PROCESSES = 4
 # Eager's kernels keep denormals and round every product: so do these.
 OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False, "sanitize_overflow": False}
 
@@ -54,12 +55,12 @@ def key_of(job: dict[str, Any]) -> str:
 
 
 class Worker:
-    """A compiling process, used by one thread at a time."""
+    """A compiling process, used by one thread at a time; for a GPU that is known, it is warm before its first kernel."""
 
-    def __init__(self) -> None:
+    def __init__(self, arch: int | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="fxjit-triton-", ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("triton_worker.py"))],
+            [sys.executable, "-P", str(Path(__file__).with_name("triton_worker.py")), *([] if arch is None else [str(arch)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -107,8 +108,7 @@ class Compiler:
         """The binary, from the cache or from a process; a job that is under way is not begun again."""
         key, cache = key_of(job), open_cache()
         with self.lock:
-            if self.pid != os.getpid():  # a fork: the processes are the parent's
-                self.pool, self.idle, self.under_way, self.pid = None, [], {}, os.getpid()
+            self.own_processes()
             known = self.under_way.get(key)
             if known is not None and not (known.done() and known.exception()):
                 return known
@@ -125,6 +125,21 @@ class Compiler:
                 future = self.pool.submit(self.compile, job, key, cache)
             self.under_way[key] = future
             return future
+
+    def own_processes(self) -> None:
+        if self.pid != os.getpid():  # a fork: the processes are the parent's
+            self.pool, self.idle, self.under_way, self.pid = None, [], {}, os.getpid()
+
+    def warm(self, arch: int) -> None:
+        """Starts processes ahead of the first kernel, which Triton takes a second longer for, while the graph is still traced:
+        where no kernel is in the cache, and processors are free."""
+        count = min(process_count(), WARM_PROCESSES, ((os.cpu_count() or 1) - 1) // 2)
+        kept = open_cache()
+        if count > 0 and not (isinstance(kept, KernelCache) and any(name.endswith(BINARY) for name in kept.names())):
+            with self.lock:
+                self.own_processes()
+                if self.pool is None:
+                    self.idle += [Worker(arch) for _ in range(count - len(self.idle))]
 
     def compile(self, job: dict[str, Any], key: str, cache: Cache) -> Binary:
         answer = self.answer(job)
