@@ -95,6 +95,8 @@ LAYERS: dict[str, set[str]] = {
         "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.probe",
         "backends.aot.runtime.call_plan"},
     "backends.native.choose.channels_last": NATIVE_STAGES | {"backends.native.passes"},
+    "backends.native.choose.channels_last_on_gpu": NATIVE_STAGES | {
+        "backends.native.passes", "backends.native.choose.channels_last"},
     "backends.native.choose.convolution_gradients": NATIVE_STAGES | {
         "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
@@ -192,6 +194,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.passes.convolution"),
     ("backends.native.__init__", "backends.native.runtime.cc"),
     ("backends.native.__init__", "backends.native.stored"),
+    ("backends.native.__init__", "backends.native.choose.channels_last_on_gpu"),
     ("backends.native.__init__", "backends.native.choose.convolution_gradients"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("backends.native.executor.aten_calls", "backends.native.runtime.own_recurrent"),

@@ -175,7 +175,7 @@ def test_images_that_would_be_copied_often_stay_as_they_are(monkeypatch: pytest.
     layers = nn.Sequential(*(layer for block in blocks for layer in block))
     x = torch.randn(1, 16, 24, 24)
     seen = []
-    undo = channels_last._Rewriter.undo
+    undo = channels_last.Rewriter.undo
 
     def undone(rewriter):
         before = [each.name for each in rewriter.graph.nodes if each not in set(rewriter.copies.values())]
@@ -191,7 +191,7 @@ def test_images_that_would_be_copied_often_stay_as_they_are(monkeypatch: pytest.
     monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
 
     monkeypatch.setattr(channels_last, "work_of_copy", lambda: 0)
-    monkeypatch.setattr(channels_last._Rewriter, "undo", undone)
+    monkeypatch.setattr(channels_last.Rewriter, "undo", undone)
     for work, count in ((10_000, 2), (0, 2)):
         monkeypatch.setattr(channels_last, "work_of_copy", lambda: work)
         fxjit.reset()

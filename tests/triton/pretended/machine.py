@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map
 
 import fxjit
@@ -317,6 +318,56 @@ def take_over_attention(library: torch.library.Library) -> None:
         library.impl(f"_scaled_dot_product_{name}_attention_backward", fxjit.disable(backward), "CUDA", allow_override=True)
 
 
+# Convolutions, whose results lie in memory as cuDNN's do, and group norms, which ATen has for plain images alone
+
+#: For each convolution and derivative whether its images were channels last.
+convolved: list[bool] = []
+
+
+def layout(x: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.memory_format:
+    last = x.dim() == 4 and any(suggest_memory_format(each) is torch.channels_last for each in (x, weight))
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def convolution(x: Any, weight: Any, bias: Any, *how: Any) -> Any:
+    call, hosts = torch.ops.aten.convolution.default, [on_host(x), argument(weight), argument(bias)]
+    convolved.append(layout(x, x) is torch.channels_last)
+    shape = call(*(None if each is None else each.to("meta") for each in (x, weight, bias)), *how).shape
+    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout(x, weight))
+    fill((out,), lambda: (call(*hosts, *how),))
+    return out
+
+
+def convolution_backward(grad: Any, x: Any, weight: Any, sizes: Any, *how: Any) -> Any:
+    call, hosts = torch.ops.aten.convolution_backward.default, [on_host(each) for each in (grad, x, weight)]
+    convolved.append(layout(x, x) is torch.channels_last)
+    shapes = zip((x.shape, weight.shape, weight.shape[:1]), how[-1], strict=True)
+    kept, kind = layout(x, weight), torch.contiguous_format
+    grads = [torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=kept if len(shape) == 4 else kind)
+             if asked else None for shape, asked in shapes]  # fmt: skip
+    fill(grads, lambda: call(*hosts, sizes, *how))
+    return tuple(grads)
+
+
+def of_plain(operator: Any) -> Callable[..., Any]:
+    made = makes(operator)
+
+    def run(*args: Any) -> Any:
+        refused = [each.stride() for each in args if isinstance(each, torch.Tensor) and not each.is_contiguous()]
+        assert not refused, f"{operator} of {refused}"
+        return made(*args)
+
+    return run
+
+
+def take_over_images(library: torch.library.Library) -> None:
+    for function in (convolution, convolution_backward):
+        library.impl(function.__name__, fxjit.disable(function), "CUDA", allow_override=True)
+    for name in ("native_group_norm", "native_group_norm_backward"):
+        library.impl(name, fxjit.disable(of_plain(getattr(torch.ops.aten, name).default)), "CUDA", allow_override=True)
+    torch._C._conv_determine_backend_memory_format = layout
+
+
 # Graphs and kernels
 
 GRAPH = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_long)
@@ -409,5 +460,6 @@ def start() -> torch.library.Library:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         take_over_attention(library)
+        take_over_images(library)
     watch_launchers()
     return library

@@ -374,6 +374,93 @@ def convolutions_and_batch_norm_in_training() -> None:
     same(dict(model.named_buffers()), dict(other.named_buffers()))
 
 
+class Residual(torch.nn.Module):
+    """Blocks of convolutions and batch norm with what was before beside them, as a ResNet has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.pool = self.conv(3, 16, 3, 2), torch.nn.MaxPool2d(3, 2, 1)
+        self.blocks = torch.nn.ModuleList(torch.nn.ModuleList((self.conv(16, 8, 1), self.conv(8, 8, 3), self.conv(8, 16, 1)))
+                                          for _ in range(2))
+        self.last = torch.nn.Linear(16, 5)
+
+    def conv(self, channels: int, results: int, window: int, step: int = 1) -> torch.nn.Module:
+        layer = torch.nn.Conv2d(channels, results, window, step, window // 2, bias=False)
+        return torch.nn.Sequential(layer, torch.nn.BatchNorm2d(results))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.stem(x).relu())
+        for first, second, third in self.blocks:
+            x = (third(second(first(x).relu()).relu()) + x).relu()
+        return self.last(x.mean((2, 3)))
+
+
+class Levels(torch.nn.Module):
+    """A small U-Net: group norm, pooling, enlarging, joining, biases, a transposed convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top, self.low, self.out = self.pair(3, 8), self.pair(8, 16), self.pair(24, 8)
+        self.back, self.last = torch.nn.ConvTranspose2d(16, 16, 2, 2), torch.nn.Conv2d(8, 2, 1)
+
+    def pair(self, channels: int, results: int) -> torch.nn.Module:
+        layers = [[torch.nn.Conv2d(given, results, 3, padding=1), torch.nn.GroupNorm(4, results), torch.nn.SiLU()]
+                  for given in (channels, results)]
+        return torch.nn.Sequential(*layers[0], *layers[1])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        top = self.top(x)
+        low = self.low(F.max_pool2d(top, 2))
+        both = F.interpolate(low, scale_factor=2) + self.back(low)
+        return self.last(self.out(torch.cat([both, top], 1)))
+
+
+def channels_last_in(make: Callable[[], torch.nn.Module], dtype: torch.dtype, size: int) -> None:
+    """All convolutions get channels-last images; strides are eager's, and numbers about as near to those of float64."""
+    torch.manual_seed(0)
+    for training in (False, True):
+        model = make().to(dtype).cuda().train(training)
+        other, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+        compiled, x = fxjit.compile(model), randn(2, 3, size, size).to(dtype)
+        found = []
+        for call, parts in ((compiled, model), (other, other), (exact, exact)):
+            machine.convolved.clear()
+            with torch.set_grad_enabled(training):
+                given = x.to(torch.float64 if parts is exact else dtype, copy=True).requires_grad_(training)
+                out = call(given)
+            if training:
+                (out * torch.linspace(-1, 1, out.numel(), device="cuda", dtype=dtype).view(out.shape)).sum().backward()
+            assert machine.convolved and all(last is (call is compiled) for last in machine.convolved), machine.convolved
+            gradients = {"given": given.grad} | {name: one.grad for name, one in parts.named_parameters()} if training else {}
+            found.append({"out": out.detach()} | gradients | dict(parts.named_buffers()))
+        for name, ours in found[0].items():
+            eager, right = found[1][name], found[2][name].double()
+            assert ours.dtype is eager.dtype and ours.stride() == eager.stride(), f"{name}: {ours.stride()}, {eager.stride()}"
+            differences = ours.double() - right, eager.double() - right, right
+            off, eager_off, whole = (float(each.cpu().norm()) for each in differences)
+            assert off <= 3 * eager_off + 1e-5 * (1 + whole), f"{name}: off by {off} of {whole}, eager by {eager_off}"
+
+
+@program
+def channels_last_in_a_residual_network() -> None:
+    channels_last_in(Residual, torch.float32, 16)
+
+
+@program
+def channels_last_in_a_residual_network_of_halves() -> None:
+    channels_last_in(Residual, torch.bfloat16, 16)
+
+
+@program
+def channels_last_in_a_u_net() -> None:
+    channels_last_in(Levels, torch.float32, 8)
+
+
+@program
+def channels_last_in_a_u_net_of_halves() -> None:
+    channels_last_in(Levels, torch.bfloat16, 8)
+
+
 def attention_of(dtype: torch.dtype, kernel: str, **options: Any) -> None:
     """Forward and backward, as one kernel of torch's between ours, with operands as a model's projection gives them."""
 

@@ -86,11 +86,13 @@ def own_joint_passes(joint: torch.fx.GraphModule) -> None:
 
     joint_passes(joint)
     if joint.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
+        from .choose.channels_last_on_gpu import use_channels_last_on_gpu
         from .choose.convolution_gradients import use_channels_last_in_training
         from .passes.convolution import convolve_rows
 
         convolve_rows(joint.graph)
         use_channels_last_in_training(joint)
+        use_channels_last_on_gpu(joint.graph)
 
 
 def _is_unprofitable(gm: torch.fx.GraphModule, plan: CallPlan | None, graphs: Mapping[str, Callable[..., Any]]) -> bool:

@@ -20,6 +20,7 @@ from fxjit.counters import timed
 
 from .choose.aten import leave_to_aten
 from .choose.channels_last import use_channels_last
+from .choose.channels_last_on_gpu import use_channels_last_on_gpu
 from .choose.machine import used
 from .choose.probe import measure_later, present
 from .choose.products import is_faster_fused
@@ -70,7 +71,8 @@ def compile_graph(
 def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
     """The passes and stages by name, in order."""
     with timed("native.passes", name):
-        for run in (*([convolve_rows, use_channels_last, convolve_frames] if name == "inference" else []), *PASSES):
+        layouts = [convolve_rows, use_channels_last, convolve_frames, use_channels_last_on_gpu]
+        for run in (*(layouts if name == "inference" else []), *PASSES):
             run(gm.graph)
     with timed("native.lower", name):
         low, hints = lower_graph(gm), hints_of(gm)

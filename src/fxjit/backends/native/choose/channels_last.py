@@ -43,22 +43,22 @@ _POOLS: dict[Any, tuple[int, ...]] = {
     aten.max_pool3d_with_indices_backward.default: (1, 0, 7),
 }
 #: Operators whose images are turned, and how many of their first arguments are images.
-_IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
+IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
 
 def use_channels_last(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
-    convolutions = [node for target in _IMAGES for node in graph.find_nodes(op="call_function", target=target)]
+    convolutions = [node for target in IMAGES for node in graph.find_nodes(op="call_function", target=target)]
     turned = set(filter(_is_plane, convolutions))
-    if not turned or not _is_known(graph):
+    if not turned or not is_known(graph):
         return
     volumes = [node for node in convolutions if _of_volumes(node)]
     if sum(map(_work, turned.intersection(volumes))) < sum(map(_work, volumes)) / 2:
         turned.difference_update(volumes)
     work = sum(map(_work, turned))
-    if work < channels_last_work() or _shares_outputs(graph):
+    if work < channels_last_work() or shares_outputs(graph):
         return
-    rewriter = _Rewriter(graph, turned)
+    rewriter = Rewriter(graph, turned)
     rewriter.run()
     if rewriter.copied_elements() * work_of_copy() > work:
         rewriter.undo()
@@ -66,7 +66,7 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
 
 def _is_plane(node: torch.fx.Node) -> bool:
     """Whether it is of images, or of volumes where it is one of images in another shape."""
-    at: Any = _IMAGES[node.target]  # type: ignore[index]  # its target is one of these
+    at: Any = IMAGES[node.target]  # type: ignore[index]  # its target is one of these
     values: list[Any] = [getattr(each, "meta", {}).get("val") for each in node.args[: at + 1]]
     if node.kwargs or _is_thin(node) or not all(isinstance(each, torch.Tensor) for each in values):
         return False
@@ -77,13 +77,13 @@ def _is_plane(node: torch.fx.Node) -> bool:
 
 
 def _of_volumes(node: torch.fx.Node) -> bool:
-    value = getattr(node.args[_IMAGES[node.target]], "meta", {}).get("val")  # type: ignore[index]  # its target is one of these
+    value = getattr(node.args[IMAGES[node.target]], "meta", {}).get("val")  # type: ignore[index]  # its target is one of these
     return isinstance(value, torch.Tensor) and value.dim() == 5
 
 
 def _is_thin(node: torch.fx.Node) -> bool:
     """A depthwise convolution of fewer channels than a vector has, which had better go along rows of pixels."""
-    x, weight = (getattr(each, "meta", {}).get("val") for each in node.args[_IMAGES[node.target] - 1 :][:2])  # type: ignore[index]
+    x, weight = (getattr(each, "meta", {}).get("val") for each in node.args[IMAGES[node.target] - 1 :][:2])  # type: ignore[index]
     if not isinstance(x, torch.Tensor) or not isinstance(weight, torch.Tensor):
         return False
     sizes = _groups(node), x.shape[1], weight.shape[0]
@@ -96,7 +96,7 @@ def _groups(node: torch.fx.Node) -> Any:
 
 def _work(node: torch.fx.Node) -> int:
     """Multiplications of a convolution, and of the first of the derivatives."""
-    images: Any = _IMAGES[node.target]  # type: ignore[index]  # its target is one of these
+    images: Any = IMAGES[node.target]  # type: ignore[index]  # its target is one of these
     weight: Any = node.args[images]
     made: Any = node.meta["val"] if images == 1 else node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
     return int(made.numel() * math.prod(weight.meta["val"].shape[1:]))
@@ -119,7 +119,7 @@ def _is_both(value: torch.Tensor) -> bool:
     return value.shape[1] == 1 and value.stride()[1] != 1
 
 
-def _is_known(graph: torch.fx.Graph) -> bool:
+def is_known(graph: torch.fx.Graph) -> bool:
     """Whether no size in the graph varies: looking at one that does may be a guard."""
     for node in graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
@@ -131,7 +131,7 @@ def _is_known(graph: torch.fx.Graph) -> bool:
     return True
 
 
-def _shares_outputs(graph: torch.fx.Graph) -> bool:
+def shares_outputs(graph: torch.fx.Graph) -> bool:
     """Whether the graph returns two tensors in one memory, which must stay one."""
     roots = []
     for node in graph.output_node().all_input_nodes:
@@ -141,11 +141,12 @@ def _shares_outputs(graph: torch.fx.Graph) -> bool:
     return len(roots) != len(set(roots))
 
 
-class _Rewriter:
-    """Walks over a graph and calculates anew what has another layout than before."""
+class Rewriter:
+    """Walks over a graph and calculates anew what has another layout than before. On a GPU the convolutions' weights are
+    turned too, and group norms of channels-last images are left to who calls this: ATen has no kernel for them."""
 
-    def __init__(self, graph: torch.fx.Graph, turned: set[torch.fx.Node]) -> None:
-        self.graph, self.turned = graph, turned
+    def __init__(self, graph: torch.fx.Graph, turned: set[torch.fx.Node], *, gpu: bool = False) -> None:
+        self.graph, self.turned, self.gpu = graph, turned, gpu
         #: The values whose strides are no longer these, as they were.
         self.before: dict[torch.fx.Node, Any] = {}
         self.copies: dict[tuple[torch.fx.Node, str], torch.fx.Node] = {}
@@ -162,7 +163,7 @@ class _Rewriter:
                 self.rewrite(node)
 
     def copied_elements(self) -> int:
-        return sum(made.meta["val"].numel() for (_, kind), made in self.copies.items() if kind != "memory")
+        return sum(made.meta["val"].numel() for (_, kind), made in self.copies.items() if kind in ("last", "before"))
 
     def undo(self) -> None:
         """Leaves the graph as it was."""
@@ -176,14 +177,18 @@ class _Rewriter:
     def rewrite(self, node: torch.fx.Node) -> None:
         with self.graph.inserting_before(node):
             if node in self.turned:
-                for at in range(_IMAGES[node.target]):  # type: ignore[index]  # its target is one of these
+                images: int = IMAGES[node.target]  # type: ignore[index]  # its target is one of these
+                for at in range(images):
                     node.update_arg(at, self.last(node.args[at]))  # type: ignore[arg-type]  # a node
+                if self.gpu and not _last(_value(node.args[images])):
+                    node.update_arg(images, self.last(node.args[images]))  # type: ignore[arg-type]  # a node
             elif node.target in _POOLS and frames.is_last(_value(node.args[_POOLS[node.target][0]])):
                 for at in _POOLS[node.target]:
                     node.update_arg(at, self.last(node.args[at]))  # type: ignore[arg-type]  # a node
             elif node.target in _OF_ONE_LAYOUT and not node.kwargs:
                 self.lay_out_alike(node)
-            elif not _takes_any_layout(node):
+            elif not _takes_any_layout(node) or (self.gpu and node.target is aten.native_group_norm.default and not (
+                    _value(node.args[0]).dim() == 4 and _last(_value(node.args[0])))):
                 node.args = torch.fx.node.map_arg(node.args, self.as_before)
                 node.kwargs = torch.fx.node.map_arg(node.kwargs, self.as_before)
                 return
@@ -203,7 +208,9 @@ class _Rewriter:
         gradients, images, *others = node.args
         value: Any = images.meta["val"]  # type: ignore[union-attr]  # a node
         if value.dim() == 4 and _last(value):
-            node.args = (self.last(gradients), images, *torch.fx.node.map_arg(others, self.as_before))  # type: ignore[arg-type]  # nodes
+            side_by_side = self.gpu and gradients.meta["val"].stride()[1] == 1  # type: ignore[union-attr]  # a node
+            given = gradients if side_by_side else self.last(gradients)  # type: ignore[arg-type]  # a node
+            node.args = (given, images, *torch.fx.node.map_arg(others, self.as_before))  # type: ignore[arg-type]  # nodes
         else:
             node.args = torch.fx.node.map_arg(node.args, self.as_before)
 
@@ -226,6 +233,8 @@ class _Rewriter:
         was = self.before.get(node)
         if not isinstance(was, torch.Tensor):
             return node
+        if self.gpu and _lie_alike(was, node.meta["val"]):
+            return self.copied(node, "view", aten.as_strided.default, node, [*was.shape], [*was.stride()])
         if was.is_contiguous():
             return self.copied(node, "before", aten.clone.default, node, memory_format=torch.contiguous_format)
         memory = self.copied(node, "memory", aten.new_empty_strided.default, node, [*was.shape], [*was.stride()])
@@ -250,6 +259,12 @@ def _takes_any_layout(node: torch.fx.Node) -> bool:
     name = op_name(node)
     known = name in LOWERINGS or name in _OF_ANY_LAYOUT or views_first_argument(node.target)
     return known and name not in _OF_STRIDES and not target_uses_rng(node.target) and not writes(node)
+
+
+def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the strides say the same of where the elements are: those of dimensions of size 1 do not matter."""
+    steps = zip(a.shape, a.stride(), b.stride(), strict=True)
+    return a.storage_offset() == b.storage_offset() and all(size == 1 or one == two for size, one, two in steps)
 
 
 def _shape(value: Any) -> Any:
