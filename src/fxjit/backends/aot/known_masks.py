@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit.schemas import storages_of, uses_rng, writes, written
 
@@ -83,7 +84,7 @@ class _Known:
 
     def kind(self, mask: torch.fx.Node) -> str | None:
         try:
-            with unset_fake_temporarily(), torch.no_grad():
+            with _disable_current_modes(), torch.no_grad():
                 value = self.value(mask)
                 return _kind_of(value)
         except Exception:  # whatever torch says of it, it says when the graph runs
