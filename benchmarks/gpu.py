@@ -45,7 +45,7 @@ MODELS = (
 #: The package that the models of a prefix are of.
 PACKAGES = {"hf": "transformers", "timm": "timm", "tv": "torchvision"}
 #: Seconds of each stage, of ten minutes; time that one leaves goes to those after it.
-STAGES = {"operators": 70, "modes": 50, "model": 100, "first": 95, "bandwidth": 65, "calls": 25, "steady": 165}
+STAGES = {"operators": 45, "modes": 35, "model": 60, "real": 240, "bandwidth": 90, "calls": 25, "first": 75}
 #: The environment's name for the file that is locked by the process that measures.
 TURN = "GPU_BENCHMARK_TURN"
 DTYPES = ("float32", "bfloat16")
@@ -269,22 +269,6 @@ def work_first(name: str, mode: str, dtype: str, way: str, device: str) -> dict[
     return {"first": time.perf_counter() - start}
 
 
-def work_steady(name: str, dtype: str, device: str) -> Iterator[dict[str, Any]]:
-    """Milliseconds of a call, both modes, each compiler, taking turns; models compile side by side and are measured alone."""
-    for mode in MODES:
-        with beside_others() as others_wait:
-
-            def turns(calls: dict[str, Call], others_wait: Callable[[], None] = others_wait) -> dict[str, Any]:
-                others_wait()
-                return {"milliseconds": take_turns(calls, device)}
-
-            made = {way: model_call(name, mode, dtype, way, device) for way in ("eager", *WAYS)}
-            calls: dict[str, Call] = {way: each[0] for way, each in made.items() if each is not None}
-            row = measured({"mode": mode}, calls, device, 4, turns) if calls else None
-        if row is not None:
-            yield row
-
-
 def measured(
     row: dict[str, Any], calls: dict[str, Call], device: str, warm_up: int, measure: Callable[[dict[str, Call]], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -434,7 +418,7 @@ def work_real(name: str, mode: str, batch: int, device: str, ways: list[str] | N
 
 WORK: dict[str, Callable[..., Any]] = {
     each.__name__.removeprefix("work_"): each
-    for each in (work_operators, work_modes, work_model, work_first, work_steady, work_bandwidth, work_calls, work_real)
+    for each in (work_operators, work_modes, work_model, work_first, work_bandwidth, work_calls, work_real)
 }
 
 # -- all of it ------------------------------------------------------------------------------------------------------
@@ -531,7 +515,8 @@ def describe(item: dict[str, Any]) -> str:
 
 
 def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
-    """Correctness first, then cold first calls, what must have the machine to itself, and the models' speed."""
+    """Correctness first, then models of the sizes that people run, kernels by themselves, and cold first calls."""
+    from benchmarks import gpu_models
     from benchmarks.gpu_modes import modes
 
     small = {} if bench.device != "cpu" else {"size": 1 << 20}
@@ -548,18 +533,17 @@ def run_all(bench: Bench, models: tuple[str, ...], processes: int) -> None:
     bench.side_by_side(
         [{"work": "model", "limit": 90, "name": n, "mode": m, "dtype": d} for n, m, d in pairs], processes
     )
-    bench.stage("first")
-    firsts = [{"work": "first", "limit": 150, "cold": True, "name": n, "mode": m, "dtype": "float32", "way": way}
-              for n in models[:4] for m in MODES for way in WAYS]  # fmt: skip
-    bench.side_by_side(firsts, min(processes, 4))
+    bench.stage("real")
+    bench.side_by_side([{"work": "real", "limit": bench.left(), **each} for each in gpu_models.items(bench.device)], 16)
     bench.stage("bandwidth")
     for dtype in DTYPES:
         bench.run("bandwidth", bench.left() / 2 if dtype == DTYPES[0] else bench.left(), dtype=dtype, **small)
     bench.stage("calls")
     bench.run("calls", 60)
-    bench.stage("steady")
-    bench.side_by_side([{"work": "steady", "limit": 150, "name": name, "dtype": dtype}
-                        for dtype in ("bfloat16", "float32") for name in models], processes)
+    bench.stage("first")
+    firsts = [{"work": "first", "limit": 150, "cold": True, "name": n, "mode": m, "dtype": "float32", "way": way}
+              for n in models[:4] for m in MODES for way in WAYS]  # fmt: skip
+    bench.side_by_side(firsts, min(processes, 4))
 
 
 def there(models: tuple[str, ...]) -> tuple[str, ...]:
@@ -569,7 +553,7 @@ def there(models: tuple[str, ...]) -> tuple[str, ...]:
 
 def tables(results: list[dict[str, Any]]) -> str:
     """What was measured, as Markdown."""
-    parts = [wrong_table(results), bandwidth_table(results), steady_table(results), first_table(results), call_table(results)]
+    parts = [wrong_table(results), bandwidth_table(results), real_table(results), first_table(results), call_table(results)]
     problems = [f"* {describe(item)}" for item in results if "error" in item]
     for item in results:
         rows = item.get("result") if isinstance(item.get("result"), list) else []
@@ -634,19 +618,29 @@ def geomean(values: list[float]) -> float:
     return statistics.geometric_mean(values) if values else float("nan")
 
 
-def steady_table(results: list[dict[str, Any]]) -> str:
+def real_table(results: list[dict[str, Any]]) -> str:
+    """Times over eager's, by the wall clock and on the GPU alone, first calls and peaks over torch.compile's."""
     rows, gains = [], []
-    for item in results_of(results, "steady"):
-        for row in item["result"]:
-            times = row["milliseconds"]
-            if all(way in times for way in WAYS):
-                gains.append(times["torch.compile"] / times["fxjit"])
-            rows.append((f"{item['name']}, {row['mode']}, {item['dtype']}", *cells(times, ("eager", *WAYS), ".3f"),
-                         ratio(times.get("torch.compile"), times.get("fxjit"))))  # fmt: skip
+    for item in results_of(results, "real"):
+        row = item["result"][-1]
+        times, first, peak = row.get("milliseconds", {}), row.get("first", {}), row.get("peak", {})
+        alone = {way: each["total"] for way, each in row.get("gpu", {}).items()}
+        for ours, theirs in (("fxjit", "torch.compile"), ("fxjit, graphs", "torch.compile, graphs")):
+            if ours not in times:
+                continue
+            if theirs in times:
+                gains.append(times[theirs] / times[ours])
+            mode = item["mode"] + (", CUDA graphs" if "graphs" in ours else "")
+            rows.append((f"{item['name']}, {mode}, {item['batch']}", f"{times.get('eager', float('nan')):.2f}",
+                         ratio(times.get("eager"), times.get(theirs)), ratio(times.get("eager"), times[ours]),
+                         ratio(alone.get("eager"), alone.get(theirs)), ratio(alone.get("eager"), alone.get(ours)),
+                         ratio(first.get(ours), first.get(theirs)), ratio(peak.get(ours), peak.get(theirs))))  # fmt: skip
     if not rows:
         return ""
-    rows.append(("geometric mean", "", "", "", f"{geomean(gains):.2f}"))
-    return markdown(("model", "eager, ms", "fxjit", "torch.compile", "times as fast as torch.compile"), rows)
+    rows.append(("times as fast as torch.compile, geometric mean", "", "", f"{geomean(gains):.2f}", "", "", "", ""))
+    header = ("model, mode, batch", "eager, ms", "torch.compile", "fxjit", "GPU alone: torch.compile", "fxjit",
+              "first call, of torch.compile's", "peak, of torch.compile's")
+    return markdown(header, rows)
 
 
 def first_table(results: list[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -70,6 +71,26 @@ def unet(batch: int) -> tuple[nn.Module, tuple[Any, ...]]:
 MODELS: dict[str, Builder] = {each.__name__: each for each in (bert_base, gpt2, llama_1b, resnet50, vit_base, unet)}
 #: Of those that a GPU machine need have transformers for.
 OF_TRANSFORMERS = ("bert_base", "gpt2", "llama_1b")
+
+
+FEW = ["eager", "fxjit", "torch.compile"]
+#: (model, mode, batch, ways): the longest to compile first. CUDA graphs where a call's part on the processor counts most.
+ITEMS: list[tuple[str, str, int, list[str]]] = [
+    ("llama_1b", "decoding", 1, list(WAYS)), ("llama_1b", "training", 4, FEW), ("resnet50", "training", 32, FEW),
+    ("gpt2", "training", 8, FEW), ("vit_base", "training", 32, FEW), ("bert_base", "training", 32, FEW),
+    ("bert_base", "inference", 1, list(WAYS)), ("resnet50", "inference", 1, list(WAYS)), ("llama_1b", "inference", 1, FEW),
+    ("resnet50", "inference", 32, FEW), ("bert_base", "inference", 32, FEW), ("gpt2", "inference", 8, FEW),
+    ("vit_base", "inference", 32, FEW), ("unet", "training", 8, FEW), ("unet", "inference", 8, FEW),
+]  # fmt: skip
+
+
+def items(device: str) -> list[dict[str, Any]]:
+    """What `work_real` is asked for: all of it on a GPU, as far as the packages are there; a small one on a processor."""
+    if device == "cpu":
+        return [{"name": "unet", "mode": mode, "batch": 1, "ways": FEW[:2]} for mode in ("inference", "training")]
+    there = find_spec("transformers") is not None
+    return [{"name": name, "mode": mode, "batch": batch, "ways": ways} for name, mode, batch, ways in ITEMS
+            if there or name not in OF_TRANSFORMERS]  # fmt: skip
 
 
 def made(name: str, batch: int, device: str) -> tuple[nn.Module, tuple[Any, ...]]:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from benchmarks import gpu
+from benchmarks import gpu, gpu_models, real_models
 from benchmarks.gpu_difference import difference
 
 from fxjit import config
@@ -87,7 +87,7 @@ def test_each_stage_has_its_share_of_the_time_that_is_left(tmp_path):
     for name in list(bench.stages)[:-1]:
         bench.stage(name)
     # What the others did not take is the last one's.
-    bench.stage("steady")
+    bench.stage("first")
     assert bench.left() == pytest.approx(1000, abs=1)
 
 
@@ -148,9 +148,9 @@ def test_failures_and_time_running_out_are_listed(tmp_path, monkeypatch):
     bench.run("calls", 60)
     monkeypatch.setattr(gpu, "in_process", lambda *args: {"error": "it took more than 5 s"})
     bench.until += 100
-    bench.run("steady", 60, name="hf_bert", dtype="float32")
+    bench.run("real", 60, name="gpt2", mode="training", batch=8)
     text = gpu.tables(bench.results)
-    assert "calls: left out: no time was left" in text and "steady hf_bert float32: it took more than 5 s" in text
+    assert "calls: left out: no time was left" in text and "real gpt2 training 8: it took more than 5 s" in text
 
 
 def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
@@ -165,7 +165,10 @@ def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
             "model": {"first": 1.0, "problem": ""},
             "first": {"first": {"fxjit": 2.0, "torch.compile": 8.0}.get(arguments.get("way"), 0)},
             "modes": [{"name": "dropout", "dtype": "", "problem": "", "counters": {}}],
-            "steady": [{"mode": "inference", "milliseconds": times}, {"mode": "training", "milliseconds": times}],
+            "real": [{"first": times}, {
+                "milliseconds": times, "first": times, "peak": {"fxjit": 10, "torch.compile": 20},
+                "gpu": {way: {"total": each * 100} for way, each in times.items()},
+            }],
             "bandwidth": [{"name": "copy", "dtype": "float32", "bytes_per_second": {**times, "device copy": 4.0}}],
             "calls": [{"mode": "default", "microseconds": times}],
         }[work]}  # fmt: skip
@@ -173,18 +176,30 @@ def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "in_process", fake)
     bench = gpu.Bench(100, "cpu", str(tmp_path))
     gpu.run_all(bench, ("hf_bert", "hf_gpt2"), 2)
-    assert list(dict.fromkeys(asked)) == ["operators", "modes", "model", "first", "bandwidth", "calls", "steady"]
+    assert list(dict.fromkeys(asked)) == ["operators", "modes", "model", "real", "bandwidth", "calls", "first"]
     text = gpu.tables(bench.results)
     assert "20 operators and models were compared with eager, 9 differ." in text
-    assert "| geometric mean |  |  |  | 2.00 |" in text and "| hf_bert, training | 2.0 | 8.0 | 0.25 |" in text
+    assert "| unet, training, 1 | 3.00 | 1.50 | 3.00 | 1.50 | 3.00 | 0.50 | 0.50 |" in text
+    assert "geometric mean |  |  | 2.00 |" in text and "| hf_bert, training | 2.0 | 8.0 | 0.25 |" in text
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
-def test_steady_times(monkeypatch, mode):
-    monkeypatch.setattr(gpu, "WAYS", ("fxjit",))
-    monkeypatch.setattr(gpu, "MODES", (mode,))
-    (row,) = gpu.work_steady("plain_convnet", "float32", "cpu")
-    assert row["mode"] == mode and set(row["milliseconds"]) == {"eager", "fxjit"}
+@pytest.mark.parametrize("mode", ["inference", "training", "decoding"])
+def test_models_of_real_sizes_are_run_in_every_way(monkeypatch, mode):
+    """Small ones here: what matters is that each way's results are beside eager's."""
+    monkeypatch.setitem(gpu_models.MODELS, "unet", lambda batch: (real_models.UNet(2), (torch.randn(batch, 3, 16, 16),)))
+    if mode == "decoding":
+        pytest.importorskip("transformers")
+        small = gpu_models.llama_config
+        monkeypatch.setattr(gpu_models, "llama_config", lambda: little(small()))
+    *_, row = gpu.work_real("unet", mode, 1, "cpu", ["eager", "fxjit"])
+    assert {*row["milliseconds"]} == {*row["first"]} == {"eager", "fxjit"} and not any("fails" in key for key in row)
+    assert row["from eager"]["fxjit"] < 0.05
+
+
+def little(config):
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 64, 64, 1
+    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 4, 2, 16
+    return config
 
 
 def test_nobody_compiles_while_one_measures(tmp_path, monkeypatch):
