@@ -186,7 +186,7 @@ def test_everything_runs_in_order_and_fits(monkeypatch, tmp_path):
 @pytest.mark.parametrize("mode", ["inference", "training", "decoding"])
 def test_models_of_real_sizes_are_run_in_every_way(monkeypatch, mode):
     """Small ones here: what matters is that each way's results are beside eager's."""
-    monkeypatch.setitem(gpu_models.MODELS, "unet", lambda batch: (real_models.UNet(2), (torch.randn(batch, 3, 16, 16),)))
+    monkeypatch.setitem(gpu_models.MODELS, "unet", lambda batch: (real_models.UNet(8), (torch.randn(batch, 3, 16, 16),)))
     if mode == "decoding":
         pytest.importorskip("transformers")
         small = gpu_models.llama_config
