@@ -54,6 +54,7 @@ class Rebuilder:
             self._push_source(value.source)
             return
         value = value.realize()
+        value = value if value.part_of is None else value.part_of
         if value is NULL:
             self.asm.push_null()
         elif value in self._built:

@@ -101,6 +101,9 @@ class Value:
     #: Two-phase building: `rebuild` makes an empty shell, `fill` completes the shell on top of the stack. For
     #: everything that can (indirectly) contain itself.
     shell: ClassVar[bool] = False
+    #: The instance whose builtin part it is (the dict in an instance of a class derived from dict): where the running program
+    #: gets it, as what an iterator or a view is of, that is the instance.
+    part_of: Value | None = None
     #: When it was made, as `next_creation_id` counts.
     creation_id: int = 0
 

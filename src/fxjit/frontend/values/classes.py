@@ -16,7 +16,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles, has_polyfill
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.extension import ClassRegistry
-from fxjit.frontend.values.natives import BuiltinMethodValue
+from fxjit.frontend.values.natives import BuiltinMethodValue, bind_method, part_method
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.traits import GuardedOperators, SuperLookup
 from fxjit.frontend.values.untraceable import StandInValue, UntraceableValue
@@ -265,7 +265,8 @@ class ClassValue(GuardedOperators):
             return new(t, cls, args, kwargs)
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
-        base = t.call(t.make(base_type), [] if base_type in _MUTABLE else list(args), None)
+        part = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else base_type
+        base = t.call(t.make(part), [] if base_type in _MUTABLE else list(args), None)
         if base_type in (str, int, float) and not base.is_constant():
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
         return objects.new_instance(t, cls, base)
@@ -401,6 +402,12 @@ _INITIALISED = (None, object, *objects.BASES, collections.OrderedDict, collectio
 
 
 @handles(dict.__init__, list.__init__, set.__init__, collections.deque.__init__)
+def _init_by_name(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if getattr(getattr(args[0], "base", None), "holder", None) is not None:  # dict's calls nothing back, OrderedDict's does
+        t.break_("call-builtin", function="dict.__init__", args=args[0].describe())
+    return _init_builtin_part(t, args, kwargs)
+
+
 def _init_builtin_part(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     obj, *rest = args
     if isinstance(obj, objects.UserObjectValue):
@@ -488,20 +495,21 @@ class SuperValue(Value):
         base = getattr(self.obj, "base", None)
         if owner is not object and isinstance(base, Value):
             if name == "__init__":
-                return _BoundHandler(_init_builtin_part, self.obj)
-            return base.tp_getattro(t, name)
+                return _BoundHandler(_init_builtin_part, self.obj, raw)
+            return part_method(t, base, self.obj, raw)
         if name == "__init__" and isinstance(self.obj, ExceptionValue):
-            return _BoundHandler(_init_exception, self.obj)
+            return _BoundHandler(_init_exception, self.obj, raw)
         return BuiltinMethodValue(self.obj, name, owner=owner)
 
 
 class _BoundHandler(Value):
     """A native method looked up through `super()`, bound to its object."""
 
-    def __init__(self, handler: Any, obj: Value) -> None:
+    def __init__(self, handler: Any, obj: Value, raw: Any) -> None:
         super().__init__()
         self.handler = handler
         self.obj = obj
+        self.raw = raw
 
     def pytype(self) -> type:
         return types.MethodWrapperType
@@ -509,6 +517,9 @@ class _BoundHandler(Value):
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
         result: Value = self.handler(t, [self.obj, *args], dict(kwargs))
         return result
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(bind_method, self.raw, self.obj)
 
 
 def _init_exception(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -47,9 +47,9 @@ def view_of(mapping: dict[Any, Any], kind: str) -> Any:
 def stale_iterator(mapping: Any, kind: str, backwards: bool, taken: int) -> Any:
     """An iterator over a dict that changed its size meanwhile: its next item is an error."""
     marker = object()
-    dict.__setitem__(mapping, marker, None) if type(mapping) is dict else mapping.__setitem__(marker, None)
+    _native(mapping).__setitem__(mapping, marker, None)
     iterator = iterator_behind(mapping, kind, backwards, 0)
-    dict.__delitem__(mapping, marker) if type(mapping) is dict else mapping.__delitem__(marker)
+    _native(mapping).__delitem__(mapping, marker)
     return iterator
 
 

@@ -8,6 +8,7 @@ the frame is followed only where its position can be read without moving it (see
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -157,15 +158,24 @@ def consume(iterator: Iterator[Any], count: int) -> None:
         next(iterator, None)
 
 
+def method_in_c(obj: Any, name: str, otherwise: Callable[[Any], Any]) -> Any:
+    """What a method gives of the builtin type that the class of `obj` derives from, past what the class overrides."""
+    for cls in type(obj).__mro__:
+        raw = vars(cls).get(name)
+        if isinstance(raw, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+            return raw(obj)
+    return otherwise(obj)
+
+
 def iterator_at(sequence: Any, index: int) -> Iterator[Any]:
-    iterator: Iterator[Any] = iter(sequence)
+    iterator: Iterator[Any] = method_in_c(sequence, "__iter__", iter)
     if index:
         iterator.__setstate__(index)  # type: ignore[attr-defined]  # iterators of lists, tuples and texts have it
     return iterator
 
 
 def reversed_at(sequence: Any, index: int) -> Iterator[Any]:
-    iterator: Iterator[Any] = reversed(sequence)
+    iterator: Iterator[Any] = method_in_c(sequence, "__reversed__", reversed)
     iterator.__setstate__(index)  # type: ignore[attr-defined]  # both kinds have it
     return iterator
 

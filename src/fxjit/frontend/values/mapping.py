@@ -21,6 +21,7 @@ from fxjit.frontend.values import instance_dicts, protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented, guard_nan_identity
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
+from fxjit.frontend.values.dict_texts import text_of_dict
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
 from fxjit.frontend.values.keys import HashKey, NumberKey, compared_by_c, key_of, key_to_find, key_to_store
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
@@ -55,6 +56,8 @@ class DictValue(Undoable, Places):
         self._t = t
         self.cls = cls
         self.factory = factory
+        #: The instance whose dict this is, where the methods of its class in C call those that a class of the program's has.
+        self.holder: Value | None = None
         self._real: Mapping[Any, Any] | None = None
         self._items: dict[HashKey, Entry] = {}
         #: The entries of an open dict whose keys have not been looked at.
@@ -344,30 +347,7 @@ class DictValue(Undoable, Places):
         return self
 
     def tp_repr(self, t: Tracer) -> Value:
-        busy = busy_reprs(t)
-        pairs: list[tuple[Any, Any]] = []
-        if id(self) in busy:
-            text = "{...}"
-        else:
-            busy.add(id(self))
-            try:
-                pairs = [(protocol.repr_(t, key).as_constant(), protocol.repr_(t, value.realize()).as_constant())
-                         for key, value in self.items.values()]
-            finally:
-                busy.discard(id(self))
-            text = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
-        if issubclass(self.cls, collections.defaultdict):
-            factory = "None" if self.factory is None else protocol.repr_(t, self.factory).as_constant()
-            return t.make(f"{self.cls.__name__}({factory}, {text})")
-        if issubclass(self.cls, collections.OrderedDict):
-            if text == "{...}":
-                return t.make("...")
-            if not pairs:
-                return t.make(f"{self.cls.__name__}()")
-            if _ORDERED_SHOWS_PAIRS:
-                text = "[" + ", ".join(f"({key}, {value})" for key, value in pairs) + "]"
-            return t.make(f"{self.cls.__name__}({text})")
-        return t.make(text)
+        return t.make(text_of_dict(t, self))
 
     # -- methods -------------------------------------------------------------------------------------------------
 
@@ -387,11 +367,23 @@ class DictValue(Undoable, Places):
         return self.mp_subscript(t, key)
 
     def meth_setdefault(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        if self.holder is not None and issubclass(self.cls, collections.OrderedDict):
+            if protocol.contains(t, self.holder, key):
+                return protocol.getitem(t, self.holder, key)
+            protocol.setitem(t, self.holder, key, default or t.make(None))
+            return default or t.make(None)
         found = self.get(t, key)
         if found is None:
             found = default or t.make(None)
             self.store(t, key, found)
         return found
+
+    def put(self, t: Tracer, key: Value, value: Value) -> None:
+        """Stores as those methods in C do that call the `__setitem__` of a class of the program's."""
+        if self.holder is None:
+            self.store(t, key, value)
+        else:
+            protocol.setitem(t, self.holder, key, value)
 
     def meth_pop(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         if self._real is not None and self.find(t, key) is None:
@@ -444,8 +436,9 @@ class DictValue(Undoable, Places):
     def meth_update(self, t: Tracer, *others: Value, **kwargs: Value) -> Value:
         if len(others) > 1:
             t.raise_(TypeError, f"update expected at most 1 argument, got {len(others)}")
+        store = self.put if issubclass(self.cls, collections.OrderedDict) else self.store
         for key, value in itertools.chain(pairs_of(t, others[0]) if others else (), keyword_pairs(t, kwargs)):
-            self.store(t, key, value)
+            store(t, key, value)
         return t.make(None)
 
     def meth___init__(self, t: Tracer, *others: Value, **kwargs: Value) -> Value:
@@ -455,7 +448,7 @@ class DictValue(Undoable, Places):
         if self.factory is None or (self.factory.is_constant() and self.factory.as_constant() is None):
             t.raise_(KeyError, key)
         made = t.call(self.factory.realize(), [])
-        self.store(t, key, made)
+        self.put(t, key, made)
         return made
 
     def meth___reversed__(self, t: Tracer) -> Value:
@@ -477,7 +470,6 @@ def _has_few_int_keys(real: dict[Any, Any]) -> bool:
     return stored_length(real) <= _MOST_PLACES and all(type(key) is int for key in stored_keys(real))
 
 
-_ORDERED_SHOWS_PAIRS: Final = "[" in repr(collections.OrderedDict(a=1))
 
 
 def _or_not_implemented(t: Tracer, result: Value | _NotImplemented) -> Value:
@@ -709,6 +701,9 @@ def pairs_of(t: Tracer, value: Value) -> list[Entry]:
     value = value.realize()
     if isinstance(value, DictValue):
         return list(value.items.values())
+    part = getattr(value, "base", None)
+    if isinstance(part, DictValue) and protocol.type_lookup(value.pytype(), "__iter__") is dict.__iter__:
+        return list(part.items.values())  # C asks the class for nothing
     if protocol.type_lookup(value.pytype(), "keys") is not NOT_IMPLEMENTED or hasattr(value, "meth_keys"):
         keys = protocol.unpack_fast(t, protocol.call_method(t, value, "keys"))
         return [(key, protocol.getitem(t, value, key)) for key in keys]

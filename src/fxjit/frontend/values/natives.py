@@ -135,6 +135,8 @@ class BuiltinMethodValue(Value):
         self.name = name
         #: The class whose method it is, where that is not what the value's own type gives for the name (`super()`).
         self.owner = owner
+        #: Of a builtin part (`part_method`): the method as it was found, and the instance that it is bound to.
+        self.whole: tuple[Any, Value] | None = None
 
     def pytype(self) -> type:
         found = protocol.type_lookup(self.owner or self.self_value.pytype(), self.name)
@@ -150,7 +152,7 @@ class BuiltinMethodValue(Value):
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "__self__":
-            return self.self_value
+            return self.self_value if self.whole is None else self.whole[1]
         if name == "__name__":
             return t.make(self.name)
         if name == "__qualname__":
@@ -173,6 +175,9 @@ class BuiltinMethodValue(Value):
         t.break_("value-slot", slot="hash", type="builtin_function_or_method")
 
     def rebuild(self, cg: Rebuilder) -> None:
+        if self.whole is not None:
+            cg.call(bind_method, *self.whole)
+            return
         if self.owner is not None:
             cg.call(bind_method, self.owner.__dict__[self.name], self.self_value)
             return
@@ -195,6 +200,18 @@ def bound_to(t: Tracer, value: Value, name: str) -> Value:
     if _nesting(value) >= _MAX_NESTING:
         t.break_("attribute-unsupported", value="method", name=name)
     return BuiltinMethodValue(value, name)
+
+
+def part_method(t: Tracer, part: Value, instance: Value, raw: Any) -> Value:
+    """A method of C bound to an instance of the program's class, followed on the instance's builtin part. Where the running
+    program gets it, it is the instance's: what it writes to another container would be lost."""
+    method = part.tp_getattro(t, getattr(raw, "__name__", "?"))
+    if isinstance(method, BuiltinMethodValue) and isinstance(raw, _BOUND_BY_READING):
+        method.whole = raw, instance
+    return method
+
+
+_BOUND_BY_READING: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
 def bind_method(descriptor: Any, obj: object) -> Any:
@@ -227,6 +244,8 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
             # Where it is shown later, `repr` would call the class again; and some types show the name of the class.
             if name in _SHOWING and (issubclass(owner, SHOW_THEIR_CLASS) or not base.is_constant()):
                 t.break_("repr-unsupported", value=receiver.describe())
+            if owner is dict and name in ("update", "setdefault", "__ior__") and getattr(base, "holder", None) is not None:
+                t.break_("call-builtin", function=f"dict.{name}", args=receiver.describe())  # which calls nothing back
             return call_builtin_method(t, base, name, args, kwargs, owner)
         if name in ("__init__", "__setattr__", "__delattr__"):
             handler = resolve(descriptor)

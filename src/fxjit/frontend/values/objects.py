@@ -24,7 +24,7 @@ from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
-from fxjit.frontend.values.natives import SHOW_THEIR_CLASS
+from fxjit.frontend.values.natives import SHOW_THEIR_CLASS, part_method
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
@@ -39,6 +39,7 @@ _UNARY_METHODS: Final = {"neg": "__neg__", "pos": "__pos__", "invert": "__invert
 BASES: Final[tuple[type, ...]] = (dict, list, tuple, set, frozenset, collections.deque, str, int, float)
 
 
+_IMMUTABLE: Final = (tuple, frozenset, str, int, float)
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made in Python
 _NATIVE_METHODS: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 _NATIVE_DATA: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -48,6 +49,13 @@ def builtin_base(cls: type) -> type | None:
     """The builtin container (or scalar) that `cls` derives from; None for plain classes. OrderedDict and its like
     count as the dict they are."""
     return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def _is_called_back(cls: type) -> bool:
+    """Whether methods in C call those of a class: OrderedDict's `update`, what defaultdict does with a key that it lacks."""
+    return issubclass(cls, (collections.OrderedDict, collections.defaultdict)) and not all(
+        isinstance(protocol.type_lookup(cls, name), descriptors.BUILTIN_CALLABLES)
+        for name in ("__setitem__", "__getitem__", "__contains__"))
 
 
 class UserObjectValue(ObjectMethods):
@@ -60,6 +68,10 @@ class UserObjectValue(ObjectMethods):
         self.cls = cls
         self.obj = obj
         self.base = base
+        if base is not None and base.source is None and base.pytype() not in _IMMUTABLE:
+            base.part_of = self
+        if isinstance(base, DictValue) and _is_called_back(cls):
+            base.holder = self
         self._namespace: InstanceDictValue | None = None
 
     def pytype(self) -> type:
@@ -160,7 +172,7 @@ class UserObjectValue(ObjectMethods):
             if self.base is not None and builtin:
                 if name == "__getitem__" and descriptors.look_up(t, self.cls, "__missing__")[1] is not None:
                     return protocol.make_builtin_method(t, self, name)
-                return self.base.tp_getattro(t, getattr(raw, "__name__", name))  # `put = dict.__setitem__`
+                return part_method(t, self.base, self, raw)  # also where it has another name: `put = dict.__setitem__`
             return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
         return None
 
@@ -289,7 +301,7 @@ class UserObjectValue(ObjectMethods):
         if raw is NOT_IMPLEMENTED or raw is None or owner is None:
             return None
         if isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and self.base is not None:
-            return self.base.tp_getattro(t, getattr(raw, "__name__", name))
+            return part_method(t, self.base, self, raw)
         return descriptors.bind(t, raw, owner, name, self, self.class_value(t))
 
     def _user_special(self, t: Tracer, name: str) -> Value | None:

@@ -17,7 +17,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.constant import is_plain_constant
-from fxjit.frontend.values.iteration import IteratorValue, consume
+from fxjit.frontend.values.iteration import IteratorValue, consume, method_in_c
 from fxjit.frontend.values.keys import HashKey, IdentityKey, has_known_hash, key_of, key_to_find
 from fxjit.frontend.values.sequence import known_hash
 from fxjit.frontend.values.set_history import History
@@ -622,7 +622,7 @@ def set_elements(target: set[Any], elements: tuple[Any, ...]) -> None:
 
 
 def set_iterator_behind(elements: set[Any], taken: int) -> Any:
-    iterator = iter(elements)
+    iterator = method_in_c(elements, "__iter__", iter)
     consume(iterator, taken)
     return iterator
 
