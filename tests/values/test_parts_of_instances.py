@@ -289,7 +289,8 @@ OPERATIONS = {
     "backwards": lambda cls: list(reversed(cls(a=1, b=2))),
     "deleted": lambda cls: (made := cls(a=1, b=2), made.__delitem__("a"), made)[-1],
 }
-ALL = ("__setitem__", "__getitem__", "__delitem__", "__contains__", "keys", "items", "update", "setdefault", "pop", "clear", "get")
+ALL = ("__setitem__", "__getitem__", "__delitem__", "__contains__", "keys", "items", "update", "setdefault", "pop", "clear",
+       "get")
 OVERRIDDEN = [*((name,) for name in (*ALL[:7], "__init__")), ALL]
 
 
