@@ -1,4 +1,4 @@
-"""Channels-last images in graphs for a GPU, over CUDA tensors that do not exist: which layouts the pass gives, and that the
+"""Convolutions in graphs for a GPU and channels-last images, over CUDA tensors that do not exist: which layouts the pass gives, and that the
 graph's numbers are the same. tests/triton/pretended runs whole networks."""
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxjit.backends.native.choose.channels_last_on_gpu import use_channels_last_on_gpu
-from fxjit.backends.native.decompositions import kept_whole
+from fxjit.backends.native.decompositions import group_norm_of_last, group_norm_of_last_backward, kept_whole, table
+
+from .conftest import for_gpu, run_interpreted
 
 aten = torch.ops.aten
 SAME = [1, 1], [1, 1], [1, 1], False, [0, 0]
@@ -138,3 +140,48 @@ def test_gradients_of_small_windows_are_views():
     expected = [node.meta["val"].stride() for node in gm.graph.output_node().all_input_nodes]
     use_channels_last_on_gpu(gm.graph)
     assert [node.meta["val"].stride() for node in gm.graph.output_node().all_input_nodes] == expected
+
+
+def test_biases_are_sums_of_their_own():
+    def function(x, weight, bias, grad):
+        return convolved(x, weight, bias), *backward(grad, x, weight)
+
+    shapes = (2, 3, 6, 5), (4, 3, 3, 3), (4,), (2, 4, 6, 5)
+    names = aten.convolution.default, aten.convolution_backward.default
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = [torch.empty(shape, device="cuda") for shape in shapes]
+        gm = make_fx(function, decomposition_table={name: table()[name] for name in names})(*fake)
+    forward, derivative = (next(iter(gm.graph.find_nodes(op="call_function", target=name))) for name in names)
+    assert forward.args[2] is None and derivative.args[-1] == [True, True, False]
+    given = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    torch.testing.assert_close(gm(*given), function(*given))
+
+
+def by_pixels(x, scale, shift):
+    """A group norm of images whose channels are last, and its derivatives."""
+    images = x.permute(0, 3, 1, 2)
+    sizes = images.shape[0], images.shape[1], images.shape[2] * images.shape[3], 4
+    y, mean, rstd = group_norm_of_last()(images, scale, shift, *sizes, 1e-5)
+    return y, mean, rstd, *group_norm_of_last_backward()(y.sin(), images, mean, rstd, scale, *sizes, [True, True, True])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_group_norms_of_channels_last_images(dtype):
+    torch.manual_seed(0)
+    given = torch.randn(2, 5, 7, 12).to(dtype) + 3, torch.randn(12).to(dtype), torch.randn(12).to(dtype)
+    exact = by_pixels(*(each.double() for each in given))
+    for ours, eager, right in zip(run_interpreted(by_pixels, *given), by_pixels(*given), exact, strict=True):
+        assert ours.dtype is eager.dtype and ours.stride() == eager.stride()
+        off, eager_off = (float((each.double() - right).norm()) for each in (ours, eager))
+        assert off <= 1.5 * eager_off + 1e-5 * float(right.norm())
+
+
+def test_group_norms_keep_the_gpu_busy(seen):
+    """What few groups normalize is no loop in a kernel of their sums: that would have as few programs."""
+
+    def forward(x, scale, shift):
+        images = aten.permute.default(x, [0, 3, 1, 2])
+        return group_norm_of_last()(images, scale, shift, 8, 64, 128 * 128, 8, 1e-5)[0]
+
+    for_gpu(forward, (8, 128, 128, 64), (64,), (64,), dtype=torch.bfloat16)
+    assert seen.kinds == ["split", "persistent", "persistent"] * 2 + ["pointwise"]

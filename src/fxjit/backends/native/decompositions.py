@@ -149,8 +149,43 @@ def log_softmax_backward() -> Callable[..., torch.Tensor]:
     return own_operator(schema, derivative, fake)
 
 
+@functools.cache
+def group_norm_of_last() -> Callable[..., Any]:
+    """`fxjit::group_norm_of_last`: ATen's `native_group_norm` of channels-last images, which its kernel for a GPU refuses."""
+
+    def normalize(x: torch.Tensor, *args: Any) -> Any:
+        y, *statistics = torch.ops.aten.native_group_norm.default(x.contiguous(), *args)
+        return (y.contiguous(memory_format=torch.channels_last), *statistics)
+
+    def fake(x: torch.Tensor, *args: Any) -> Any:
+        _, *statistics = torch.ops.aten.native_group_norm.default(x, *args)
+        return (torch.empty_like(x, memory_format=torch.channels_last), *statistics)
+
+    schema = ("group_norm_of_last(Tensor x, Tensor? weight, Tensor? bias, SymInt n, SymInt c, SymInt pixels, int groups, "
+              "float eps) -> (Tensor, Tensor, Tensor)")  # fmt: skip
+    return own_operator(schema, normalize, fake)
+
+
+@functools.cache
+def group_norm_of_last_backward() -> Callable[..., Any]:
+    """And its derivative; of plain images ATen's reads the wrong numbers."""
+
+    def derivative(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
+        call = torch.ops.aten.native_group_norm_backward.default
+        of_x, *others = call(grad.contiguous(), x.contiguous(), *args)
+        return (of_x.contiguous(memory_format=torch.channels_last) if of_x is not None else None, *others)
+
+    def fake(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
+        of_x, *others = torch.ops.aten.native_group_norm_backward.default(grad, x, *args)
+        return (torch.empty_like(x, memory_format=torch.channels_last) if of_x is not None else None, *others)
+
+    schema = ("group_norm_of_last_backward(Tensor grad, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, SymInt n, "
+              "SymInt c, SymInt pixels, int groups, bool[3] wanted) -> (Tensor, Tensor, Tensor)")  # fmt: skip
+    return own_operator(schema, derivative, fake)
+
+
 def define_own_operators() -> None:
-    for define in (mask_like, log_softmax_parts, log_softmax_backward):
+    for define in (mask_like, log_softmax_parts, log_softmax_backward, group_norm_of_last, group_norm_of_last_backward):
         define()
 
 
@@ -373,6 +408,25 @@ def native_group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) 
     return tuple(each if needed else None for each, needed in zip(gradients, wanted, strict=True))
 
 
+def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *how: Any) -> Any:
+    """On a GPU ATen adds the bias in a kernel of its own, where here the sum fuses with what follows."""
+    if bias is None or x.device.type != "cuda" or not x.dtype.is_floating_point:
+        return NotImplemented
+    return torch.ops.aten.convolution.default(x, weight, None, *how) + bias.view(-1, *[1] * (x.dim() - 2))
+
+
+def convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, sizes: Any, *args: Any) -> Any:
+    """And the bias's derivative is a sum that fuses with what comes before."""
+    *how, wanted = args
+    if not wanted[2] or grad.device.type != "cuda" or not grad.dtype.is_floating_point:
+        return NotImplemented
+    of_bias = grad.sum([0, *range(2, grad.dim())])
+    if not (wanted[0] or wanted[1]):
+        return None, None, of_bias
+    call = torch.ops.aten.convolution_backward.default
+    return (*call(grad, x, weight, sizes, *how, [wanted[0], wanted[1], False])[:2], of_bias)
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions that torch has for these names."""
@@ -399,6 +453,8 @@ def table() -> dict[Any, Callable[..., Any]]:
             found[operator] = plain_or_channels_last(operator, found[operator])
     found[torch.ops.aten.smooth_l1_loss_backward.default] = smooth_l1_loss_backward()
     found[torch.ops.aten.native_group_norm_backward.default] = native_group_norm_backward
+    found[torch.ops.aten.convolution.default] = convolution
+    found[torch.ops.aten.convolution_backward.default] = convolution_backward
     found[torch.ops.aten.roll.default] = roll
     found[torch.ops.aten.channel_shuffle.default] = channel_shuffle
     found[torch.ops.aten.pixel_shuffle.default] = pixel_shuffle

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from ..passes.group_norm import open_group_norm_of_last
+from ..passes.group_norm import use_group_norm_of_last
 from .channels_last import IMAGES, Rewriter, is_known, shares_outputs
 
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ def use_channels_last_on_gpu(graph: torch.fx.Graph) -> None:
     if rewriter.copied_elements() >= turned or not all(map(_stays_last, convolutions)):
         rewriter.undo()
     else:
-        open_group_norm_of_last(graph)
+        use_group_norm_of_last(graph)
 
 
 def _is_plane(node: torch.fx.Node) -> bool:

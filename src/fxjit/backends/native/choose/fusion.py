@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..hints import Hints
-from ..index import prod
+from ..index import Size, Sizes, prod
 from ..ir import Compute
 from ..target import by_triton
 from .model import small_elements
@@ -32,3 +34,9 @@ def shares_reduction(compute: Compute, columns: bool, hints: Hints) -> bool:
     if by_triton(compute.out.device):
         return rows <= FEW_PROGRAMS and length > (LONG // COLUMNS_AT_ONCE if columns else LONG)
     return rows <= FEW_ROWS and length * min(hints(outer[-1]) if columns else 1, COLUMNS_AT_ONCE) > SHARED
+
+
+def leaves_gpu_idle(rows: Size, loops: Sizes, device: torch.device, hints: Hints) -> bool:
+    """Whether loops that reduce nothing are so long, in a kernel of so few rows, that they had better be a kernel of their own:
+    that has as many programs as it likes."""
+    return by_triton(device) and hints(rows) <= FEW_PROGRAMS and hints(prod(loops)) > LONG

@@ -105,25 +105,84 @@ def lower_group_norm(
 ) -> tuple[Any, ...]:
     x = low.value(x)
     channels = x.size[1]
+    split, expr = channels_apart(low, x, channels, groups)
+    grouped = TensorExpr(split, x.dtype, expr)
+    dims = tuple(range(2, len(split)))
+    rstd, mean = statistics(low, grouped, dims, eps)
+    y = op("mul", op("sub", expr, spread(mean, dims, split)), spread(rstd, dims, split))
+    for name, parameter in (("mul", weight), ("add", bias)):
+        if parameter is not None:
+            per_channel = reshape(cast(low.value(parameter).expr, expr.dtype), (channels,), split[1:3])
+            y = op(name, y, over(per_channel, (1, 2), len(split)))
+    return (joined(low, y, split, x.size, meta_of(node)[0]), *results(node, None, mean, rstd)[1:])
+
+
+def channels_apart(low: Lowering, x: TensorExpr, channels: Any, groups: Any) -> tuple[Sizes, Expr]:
+    """Images as [images, groups, channels of a group, height, width], in the type computed with."""
     if any(size == 0 for size in x.size) or not isinstance(channels, int) or not isinstance(groups, int):
         raise NoLowering("an empty tensor or symbolic channels")
     split: Sizes = (x.size[0], groups, channels // groups, *x.size[2:])
-    compute = compute_type(x.dtype)
-    grouped = TensorExpr(split, x.dtype, reshape(cast(x.expr, compute), x.size, split))
-    dims = tuple(range(2, len(split)))
-    rstd, mean = statistics(low, grouped, dims, eps)
-    y = op("mul", op("sub", grouped.expr, spread(mean, dims, split)), spread(rstd, dims, split))
+    return split, reshape(cast(x.expr, compute_type(x.dtype)), x.size, split)
+
+
+def joined(low: Lowering, y: Expr, split: Sizes, size: Sizes, meta: torch.Tensor) -> TensorExpr:
+    """The images, stored by the split shape: the statistics have no stride over the whole channel dimension."""
+    buffer = low.new_buffer(size, sizes_of(meta.stride()), meta.dtype)
+    runs = segments(size, split)
+    assert runs is not None
+    low.store_in(buffer, y, split, reshape_strides(size, buffer.stride, split, runs))
+    return load_all(buffer)
+
+
+def mean_of_groups(low: Lowering, of_channels: Expr, split: Sizes) -> Expr:
+    """[images, groups]: the mean over all pixels of a group, of the sums over the pixels of its channels."""
+    total = reduce_expr(low, of_channels, split[:3], (2,), "sum", of_channels.dtype)
+    return stored(low, op("div", total, count_as(prod(split[2:]), 2, of_channels.dtype)), split[:2])
+
+
+@lowers("group_norm_of_last.default")
+def lower_group_norm_of_last(
+    low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, n: Any, c: Any, pixels: Any, groups: Any, eps: float
+) -> tuple[Any, ...]:
+    """The pixels of a channel are added up first, side by side with those of the next; then the channels of a group."""
+    x = low.value(x)
+    split, grouped = channels_apart(low, x, c, groups)
+    kind, own = grouped.dtype, (2, 3, 4)
+    mean = mean_of_groups(low, reduce_expr(low, grouped, split, (3, 4), "sum", kind), split)
+    centred = op("sub", grouped, spread(mean, own, split))
+    squares = reduce_expr(low, op("mul", centred, centred), split, (3, 4), "sum", kind)
+    rstd = stored(low, inverse_root(mean_of_groups(low, squares, split), eps, kind), split[:2])
+    y = op("mul", centred, spread(rstd, own, split))
     for name, parameter in (("mul", weight), ("add", bias)):
         if parameter is not None:
-            per_channel = reshape(cast(low.value(parameter).expr, compute), (channels,), split[1:3])
-            y = op(name, y, over(per_channel, (1, 2), len(split)))
-    # Stored by the split shape: the statistics have no stride over the whole channel dimension.
-    meta = meta_of(node)[0]
-    buffer = low.new_buffer(x.size, sizes_of(meta.stride()), meta.dtype)
-    runs = segments(x.size, split)
-    assert runs is not None
-    low.store_in(buffer, y, split, reshape_strides(x.size, buffer.stride, split, runs))
-    return (load_all(buffer), *results(node, None, mean, rstd)[1:])
+            y = op(name, y, over(reshape(cast(low.value(parameter).expr, kind), (c,), split[1:3]), (1, 2), 5))
+    return (joined(low, y, split, x.size, meta_of(node)[0]), *results(node, None, mean, rstd)[1:])
+
+
+@lowers("group_norm_of_last_backward.default")
+def lower_group_norm_of_last_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: Any, c: Any, pixels: Any,
+    groups: Any, mask: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    grad, x, mean, rstd = map(low.value, (grad, x, mean, rstd))
+    (split, grouped), (_, outside) = (channels_apart(low, each, c, groups) for each in (x, grad))
+    kind, own = grouped.dtype, (2, 3, 4)
+    scale = spread(cast(rstd.expr, kind), own, split)
+    normal = op("mul", op("sub", grouped, spread(cast(mean.expr, kind), own, split)), scale)
+    by_normal = reduce_expr(low, op("mul", outside, normal), split, (3, 4), "sum", kind)
+    plain = reduce_expr(low, outside, split, (3, 4), "sum", kind)
+    dw, db = (reshape(reduce_expr(low, each, split[:3], (0,), "sum", kind), split[1:3], (c,)) if asked else None
+              for each, asked in zip((by_normal, plain), mask[1:], strict=True))  # fmt: skip
+    dx: Expr | None = None
+    if mask[0]:
+        if weight is not None:
+            each = reshape(cast(low.value(weight).expr, kind), (c,), split[1:3])
+            by_normal, plain = (op("mul", total, over(each, (1, 2), 3)) for total in (by_normal, plain))
+            outside = op("mul", outside, over(each, (1, 2), 5))
+        along, level = (spread(mean_of_groups(low, total, split), own, split) for total in (by_normal, plain))
+        dx = op("mul", op("sub", op("sub", outside, level), op("mul", normal, along)), scale)
+    first = None if dx is None else joined(low, dx, split, x.size, meta_of(node)[0])
+    return (first, *results(node, None, dw, db)[1:])
 
 
 @lowers("_native_batch_norm_legit_no_training.default")

@@ -22,7 +22,7 @@ import torch.fx
 from fxjit import budget
 from fxjit.backends.graph.facts import may_raise
 
-from ..choose.fusion import has_room, is_small, shares_reduction
+from ..choose.fusion import has_room, is_small, leaves_gpu_idle, shares_reduction
 from ..choose.predictions import LOOK_BACK
 from ..hints import Hints
 from ..index import Size, Sizes, equal, prod, refine, same_sizes, segments, symbols_in
@@ -288,6 +288,8 @@ class Fuser:
                 if cut is None or cut == len(compute.size):
                     return None
                 outer, inner = compute.size[:cut], compute.size[cut:]
+                if leaves_gpu_idle(prod(group.outer), inner, compute.out.device, self.hints):
+                    return None
         common = refine(group.outer, outer)
         if common is None:
             return None
