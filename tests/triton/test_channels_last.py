@@ -1,5 +1,5 @@
-"""Convolutions in graphs for a GPU and channels-last images, over CUDA tensors that do not exist: which layouts the pass gives, and that the
-graph's numbers are the same. tests/triton/pretended runs whole networks."""
+"""Convolutions in graphs for a GPU, over CUDA tensors that do not exist: which layouts their images get, and that the graph's
+numbers are the same. tests/triton/pretended runs whole networks."""
 
 from __future__ import annotations
 
