@@ -113,3 +113,18 @@ def test_rows_that_are_written_to_meanwhile():
     for made, expected in zip(fxjit.compile(run, fullgraph=True)(x), run(y), strict=True):
         torch.testing.assert_close(made, expected)
     torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("columns", [16, 32, 100])
+@pytest.mark.parametrize("name", ["copied", "twice", "of a copy", "normalised", "maximum", "half"])
+def test_copies_of_the_row_in_the_same_loops(name, columns, assert_kernels_same):
+    """A member that only copies the row makes no total of it."""
+    program = {
+        "copied": lambda x: (x.sum(-1), torch.cat([x, x + 1], -1)),
+        "twice": lambda x: (x.sum(-1), torch.cat([x, x], -1), torch.stack([x, x])),
+        "of a copy": lambda x: (x.sum(-1), torch.cat([torch.cat([x[:20], x[20:]]), x])),
+        "normalised": lambda x: (torch.nn.functional.layer_norm(x, x.shape[-1:]), torch.cat([x, x.sin()], 0)),
+        "maximum": lambda x: (x.amax(-1), x.softmax(-1), torch.stack([x, x * 2])),
+        "half": lambda x: (x.half().amax(-1), torch.cat([x.half(), x.half()], -1)),
+    }[name]
+    assert_kernels_same(program, torch.randn(40, columns))

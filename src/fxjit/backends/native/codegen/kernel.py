@@ -465,7 +465,8 @@ class Renderer:
         rows = None if serial else self.converted_rows(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
-            if by_tree and (row := self.row_at(member, names, rows if whole else None)) is not None:
+            reads_row = by_tree and member.compute.reduction is not None  # and no member that copies its row
+            if reads_row and (row := self.row_at(member, names, rows if whole else None)) is not None:
                 made = tree_reduction.total(row, self.total_type(member), str(member.compute.reduction), sizes[0])
                 flush.append(f"a_{member.compute.out.name} = {made};")
                 continue
