@@ -465,8 +465,7 @@ class Renderer:
         rows = None if serial else self.converted_rows(last, sizes[-1], "lo", "hi - lo", ROW, self.whole if whole else None)
         for member in members:
             loops = self.outer + [f"i{k}" for k in range(len(member.inner))]
-            reads_row = by_tree and member.compute.reduction is not None  # and no member that copies its row
-            if reads_row and (row := self.row_at(member, names, rows if whole else None)) is not None:
+            if by_tree and (row := self.row_at(member, names, rows if whole else None)) is not None:
                 made = tree_reduction.total(row, self.total_type(member), str(member.compute.reduction), sizes[0])
                 flush.append(f"a_{member.compute.out.name} = {made};")
                 continue
@@ -534,6 +533,8 @@ class Renderer:
         in the array of a half type's whole row. Put down in another array, they would be copied by GCC in vectors of half the
         width, and a load of what two stores wrote waits for both."""
         load, loops = member.compute.expr, [*self.outer, "i0"]
+        if member.compute.reduction is None:  # a copy of the row
+            return None
         if not isinstance(load, Load) or load.gathers or load.strides[-1] != 1 or load.buffer in self.group.writes():
             return None
         if C_TYPES[load.dtype] != self.acc_type(member) or self.at_hand(member, names)(load) is not None:
