@@ -1,10 +1,12 @@
-"""Strides of results on fake tensors, where a size is 1 or 0, and of what tensors of positions take out.
+"""Strides of results on fake tensors, where operands do not lie in memory as new tensors do.
 
 Fake kernels give other strides than ATen where a dimension of size 1 has another stride than in a new tensor, or an empty
-tensor has. Strides are told to the program, and one image counts as channels-last or not by them. Of small operands ATen itself
-is asked, by a call on tensors of zeros. Of larger ones an elementwise operator is known by its call on a small tensor: it gives
-the result new strides where all operands have its shape and are contiguous (or all are channels-last), or it keeps the
-operand's, or it takes their dimensions in the order of their strides. `x[positions]` does the last with x and the positions.
+tensor has, and of some operators where an operand's dimensions lie in another order. Strides are told to the program, and one
+image counts as channels-last or not by them. Of small operands ATen itself is asked, by a call on tensors of zeros. Of larger
+ones an elementwise operator is known by its call on a small tensor: it gives the result new strides where all operands have its
+shape and are contiguous (or all are channels-last), or it keeps the operand's, or it takes their dimensions in the order of
+their strides. `x[positions]` does the last with x and the positions. Other operators on larger operands are looked at with
+small ones of the same order: where fake kernel and ATen differ there, the result's dimensions lie as ATen's do.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         if not _makes_its_results(func):
             return result
         operands = [each for each in pytree.tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
-        if not any(has_noncanonical_stride(each) or _is_empty(each) for each in operands):
+        is_odd = any(has_noncanonical_stride(each) or _is_empty(each) for each in operands)
+        if not is_odd and not any(map(_is_in_another_order, operands)):
             return result
         results = [result] if isinstance(result, torch.Tensor) else result
         if not isinstance(results, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in results):
@@ -50,6 +53,8 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         strides = _by_aten(func, args, kwargs, results, operands)
         if strides is None and _is_elementwise(func) and results[0] is result:
             strides = [_strides(func, args, kwargs, result, operands)]
+        if strides in (None, [None]) and not is_odd:
+            strides = _by_small_ones(functools.partial(dispatch, mode, func, types), mode, func, (args, kwargs), results)
         if strides is None:
             return result
         right = _laid_out(mode, strides, results)
@@ -75,15 +80,16 @@ def _laid_out(mode: Any, strides: Sequence[tuple[Any, ...] | None], results: Seq
 
 @functools.cache
 def _makes_its_results(func: Any) -> bool:
-    """Whether it is an operator of ATen that writes to nothing and gives new tensors."""
+    """Whether it is an operator of ATen that gives new tensors. It may write to others, such as statistics."""
     if not isinstance(func, OpOverload) or func.namespace != "aten":
         return False
     if not all("Tensor" in str(each.type) for each in func._schema.returns):  # torch's dispatcher does not know `sym_size`
         return False
-    if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+    name = func.name()
+    if not torch._C._dispatch_has_kernel(name) or torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"):
         return False  # its parts are looked at
-    new = all(each.alias_info is None for each in func._schema.returns) and not func._schema.is_mutable
-    return new and bool(func._schema.returns)
+    return bool(func._schema.returns) and all(each.alias_info is None for each in func._schema.returns)
 
 
 @functools.cache
@@ -152,6 +158,11 @@ def _run_aten(func: OpOverload, args: Sequence[object],
             made = func(*real_args, **real_kwargs)
         except Exception:  # what it takes, the operator itself has said
             return None
+    return _facts_of(made)
+
+
+def _facts_of(made: object) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    """Sizes and strides of what an operator gave: tensors."""
     results = [made] if isinstance(made, torch.Tensor) else list(made) if isinstance(made, (tuple, list)) else []
     if not results or not all(isinstance(each, torch.Tensor) for each in results):
         return None
@@ -169,6 +180,71 @@ def has_noncanonical_stride(tensor: torch.Tensor) -> bool:
             if type(strides[at]) is int and type(expected) is int and strides[at] != expected:
                 return True
     return False
+
+
+def _is_in_another_order(tensor: torch.Tensor) -> bool:
+    """Whether its dimensions lie in memory in another order than in a new tensor, as far as numbers say."""
+    if not _is_known(tensor):
+        return False
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride]
+    return strides != sorted(strides, reverse=True)
+
+
+#: Sizes up to this one may mean something to an operator (complex numbers, coordinates) and are kept in small operands.
+_MOST_KEPT: Final = 3
+#: So many different ones above it may be in one call.
+_MOST_SIZES: Final = 8
+
+
+def _by_small_ones(dispatch: Callable[..., Any], mode: Any, func: OpOverload, given: tuple[object, ...],
+                   results: Sequence[torch.Tensor]) -> list[tuple[int, ...] | None] | None:
+    """Those of an operator that is called with small tensors whose dimensions lie in the order of the given ones', where its
+    fake kernel differs from ATen there; else None."""
+    leaves, structure = pytree.tree_flatten(given)
+    operands = [each for each in leaves if isinstance(each, torch.Tensor)]
+    others = [(type(each), each) for each in leaves if not isinstance(each, torch.Tensor)]
+    sizes = sorted({size for each in (*operands, *results) for size in each.shape if size > _MOST_KEPT})
+    if not (all(map(_is_known, (*operands, *results))) and all(map(_is_dense, operands)) and len(sizes) <= _MOST_SIZES
+            and all(issubclass(kind, _PLAIN) for kind, _ in others)):
+        return None
+    small = {size: at for at, size in enumerate(sizes, _MOST_KEPT + 1)}
+
+    facts = [(shape := _small_shape(each, small), _dense_in_order(shape, each.stride()), each.dtype) for each in operands]
+
+    def shrunk(device: str) -> Any:
+        made = (torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in facts)
+        return pytree.tree_unflatten([next(made) if isinstance(each, torch.Tensor) else each for each in leaves], structure)
+
+    key = func, tuple(facts), tuple(others), structure
+    if key not in _known_orders:
+        if len(_known_orders) >= _MOST_KNOWN:
+            _known_orders.clear()
+        with torch_private.get("torch.utils._python_dispatch._disable_current_modes")():
+            right = _run_aten(func, *shrunk("meta"))
+        with mode:
+            told = None if right is None else _facts_of(dispatch(*shrunk("cpu")))
+        _known_orders[key] = None if right == told else right
+    answer = _known_orders[key]
+    if answer is None or [shape for shape, _ in answer] != [_small_shape(each, small) for each in results]:
+        return None
+    return [_dense_in_order(each.shape, strides) if min(each.shape, default=0) > 1 else None
+            for each, (_, strides) in zip(results, answer, strict=True)]
+
+
+def _small_shape(tensor: torch.Tensor, small: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(small.get(size, size) for size in tensor.shape)
+
+
+_known_orders: dict[tuple[object, ...], list[tuple[tuple[int, ...], tuple[int, ...]]] | None] = {}
+
+
+def _dense_in_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps whose dimensions lie in the order of these."""
+    made, step = [0] * len(shape), 1
+    for dim in sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim)):
+        made[dim] = step
+        step *= shape[dim]
+    return tuple(made)
 
 
 def _is_empty(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from random import Random
 
 import pytest
@@ -164,3 +165,44 @@ def test_strides_of_positions_are_read_by_the_program(backend, dynamic):
     for size in (4, 5):
         args = torch.rand(size, 6, 7), torch.randint(size, (3, size))
         assert facts(compiled, *args) == facts(fn, *args)
+
+
+#: Operators whose fake kernels tell other strides than ATen where dimensions lie in another order.
+REORDERED = {
+    "batch norm": lambda x, w: F.batch_norm(x, w.clone(), w.clone(), w, w, training=True),
+    "its evaluation": lambda x, w: F.batch_norm(x, w, w, w, w),
+    "grid sample": lambda x, w: F.grid_sample(x.unflatten(2, (2, -1)), x.new_zeros(len(x), 5, 4, 2), align_corners=False),
+    "normal": lambda x, w: torch.normal(x, x.abs()),
+    "dropout's gradient": lambda x, w: torch.ops.aten.native_dropout_backward(x, x.transpose(1, 2).contiguous().mT > 0, 2.0),
+    "floor division": lambda x, w: torch.div(x, torch.tensor(2.0), rounding_mode="floor"),
+    "logaddexp": lambda x, w: torch.logaddexp(x[:, :1], x[0]),
+    "xlogy": lambda x, w: torch.xlogy(x, x[0].abs()),
+    "softmax": lambda x, w: x.softmax(1),
+    "product": lambda x, w: x.mT @ x,
+    "layer norm": lambda x, w: F.layer_norm(x, x.shape[1:]),
+    "running maxima": lambda x, w: x.cummax(2),
+}
+
+
+@pytest.mark.parametrize("sizes", [(2, 5, 4), (7, 40, 80)])
+@pytest.mark.parametrize("name", REORDERED)
+def test_strides_of_fake_results_where_operands_lie_in_another_order(name, sizes):
+    fn = REORDERED[name]
+    for order in itertools.permutations(range(3)):
+        x = torch.randn([sizes[at] for at in order]).permute([order.index(at) for at in range(3)])
+        w = torch.rand(sizes[1])
+        with FakeTensorMode() as mode:
+            found = pytree.tree_leaves(fn(mode.from_tensor(x), mode.from_tensor(w)))
+        expected = pytree.tree_leaves(fn(x, w))
+        assert [each.stride() for each in found] == [each.stride() for each in expected], order
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("name", ["batch norm", "its evaluation", "logaddexp", "xlogy", "floor division"])
+def test_strides_of_results_where_operands_lie_in_another_order(name, backend):
+    fn, x = REORDERED[name], torch.randn(7, 80, 40).mT
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend=backend)
+    actual, expected = compiled(x, torch.ones(40)), fn(x, torch.ones(40))
+    assert actual.stride() == expected.stride()
+    torch.testing.assert_close(actual, expected)
