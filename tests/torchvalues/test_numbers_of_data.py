@@ -92,3 +92,72 @@ def test_without_fullgraph_they_break_it():
     x = torch.ones(3)
     assert_same((x + 1) * 3.0, compiled(x))
     assert counter.frame_count == 2 and counter.op_count == 3
+
+
+def written_by_a_check(x):
+    found = torch.full((), 0.0)
+    torch._amp_foreach_non_finite_check_and_unscale_([x.clone()], found, torch.ones(()))
+    return found.item()
+
+
+def written_in_a_list(x):
+    found, of_a_tensor = torch.zeros(()), torch.tensor(0.0)
+    torch._foreach_add_([x.clone(), found, of_a_tensor], [x, x.sum(), x.mean()])
+    return found.item(), of_a_tensor.item()
+
+
+def statistics(x):
+    mean, variance = torch.zeros(2), torch.ones(2)
+    torch.nn.functional.batch_norm(x.reshape(-1, 2), mean, variance, training=True)
+    return mean.tolist(), (variance * 2)[0].item()
+
+
+def read_before_and_behind(x):
+    found = torch.zeros(())
+    before = found.item()
+    torch._foreach_add_([found], [x.sum()])
+    return before, found.item(), (found + 1).item()
+
+
+def written_through_a_view(x):
+    found = torch.zeros(2)
+    torch._foreach_copy_([found[1:]], [x[:1]])
+    return found.tolist(), found[0].item()
+
+
+def of_a_running_average(x):
+    scale, tracker = torch.full((), 4.0), torch.zeros((), dtype=torch.int32)
+    torch._amp_update_scale_(scale, tracker, (x.sum() * 0 + 1), 2.0, 0.5, 2)
+    return scale.item(), tracker.item()
+
+
+@pytest.mark.parametrize("function", [written_by_a_check, written_in_a_list, statistics, read_before_and_behind,
+                                      written_through_a_view, of_a_running_average])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_numbers_that_an_operator_wrote_without_a_count(function, backend):
+    fxjit.reset()
+    compiled = fxjit.compile(function, backend=backend)
+    for x in (torch.arange(1.0, 5.0), torch.tensor([1.0, 2.0, 3.0, float("inf")])):
+        assert str(compiled(x)) == str(function(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_scaler_leaves_out_the_step_of_gradients_that_are_not_finite(backend):
+    def parameters(compiler):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+
+        @compiler
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return scaler.get_scale()
+
+        scales = [step(torch.ones(3, 4) * factor) for factor in (1.0, 2.0, float("inf"), 1.0)]
+        return scales, list(model.parameters())
+
+    fxjit.reset()
+    torch.testing.assert_close(parameters(lambda step: fxjit.compile(step, backend=backend)), parameters(lambda step: step))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import torch
@@ -10,7 +11,7 @@ import torch.fx
 
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.homes import module_of
-from fxjit.schemas import is_known, name_of, uses_rng, writes
+from fxjit.schemas import is_known, name_of, storages_of, uses_rng, writes, written
 
 _MOST_ELEMENTS: Final = 64
 #: Operators behind one another: what is longer is a computation rather than a way to write numbers down.
@@ -24,14 +25,30 @@ class _Unknown(Exception):
 def known_elements(tensor: GraphTensor) -> torch.Tensor | None:
     """The tensor, computed while tracing; None where it depends on more than constants, or was written to."""
     constant: torch.Tensor | None = getattr(tensor.fake, "constant", None)
-    if constant is not None or tensor.node is None:
+    if tensor.node is None:
         return constant
-    try:
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            computed = _value(tensor.node, {})
-    except _Unknown:
-        return None
-    return computed if isinstance(computed, torch.Tensor) else None
+    made: dict[torch.fx.Node, Any] = {tensor.node: constant}
+    if constant is None:
+        made.clear()
+        try:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                constant = _value(tensor.node, made)
+        except _Unknown:
+            return None
+    return constant if isinstance(constant, torch.Tensor) and not _is_written(made) else None
+
+
+def _is_written(made: Collection[torch.fx.Node]) -> bool:
+    """Whether the graph writes to one of these. Version counters say that of most writes: not of those to statistics, to lists
+    of tensors, or to what an operator tells about them."""
+    memory, missing = storages_of(made), set(made)
+    for node in reversed(next(iter(made)).graph.nodes):
+        if not storages_of(written(node)).isdisjoint(memory):
+            return True
+        missing.discard(node)
+        if not missing:
+            break
+    return False
 
 
 def _value(node: torch.fx.Node, done: dict[torch.fx.Node, Any]) -> Any:
