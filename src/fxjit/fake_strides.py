@@ -203,9 +203,11 @@ def _by_small_ones(dispatch: Callable[..., Any], mode: Any, func: OpOverload, gi
     leaves, structure = pytree.tree_flatten(given)
     operands = [each for each in leaves if isinstance(each, torch.Tensor)]
     others = [(type(each), each) for each in leaves if not isinstance(each, torch.Tensor)]
-    sizes = sorted({size for each in (*operands, *results) for size in each.shape if size > _MOST_KEPT})
-    if not (all(map(_is_known, (*operands, *results))) and all(map(_is_dense, operands)) and len(sizes) <= _MOST_SIZES
+    if not (all(map(_is_known, (*operands, *results))) and all(map(_is_dense, operands))
             and all(issubclass(kind, _PLAIN) for kind, _ in others)):
+        return None
+    sizes = sorted({size for each in (*operands, *results) for size in each.shape if size > _MOST_KEPT})
+    if len(sizes) > _MOST_SIZES:
         return None
     small = {size: at for at, size in enumerate(sizes, _MOST_KEPT + 1)}
 
