@@ -28,6 +28,11 @@ def outputs(*lengths, requires_grad=False):
     return Attended(*lengths, requires_grad=requires_grad).result
 
 
+def without_recording(x):
+    with torch.no_grad():
+        return x.transpose(1, 2), x.values() * 2
+
+
 PROGRAMS = {
     "unary": lambda x: x.sin() * 2,
     "heads": lambda x: x.transpose(1, 2).flatten(-2),
@@ -38,7 +43,7 @@ PROGRAMS = {
     "view": lambda x: (x.transpose(1, 2), x * 1),
     "facts": lambda x: (x.is_nested, x._is_view(), x.dim(), x.size(0), x.requires_grad, x.is_leaf, x.values().is_contiguous()),
     "detached": lambda x: (x.detach() * 2, x.values().detach()),
-    "without recording": lambda x: torch.no_grad()(lambda: (x.transpose(1, 2), x.values() * 2))(),
+    "without recording": lambda x: without_recording(x),
     "padded": lambda x: x.transpose(1, 2).flatten(-2).to_padded_tensor(0.0),
 }
 #: Inner tensors and what is seen through them; a leaf that such a result is made of has its gradient from there.
