@@ -273,16 +273,23 @@ def measured(
     row: dict[str, Any], calls: dict[str, Call], device: str, warm_up: int, measure: Callable[[dict[str, Call]], dict[str, Any]]
 ) -> dict[str, Any]:
     """The row with what is measured of the calls; one that fails is left out, and told."""
-    working = {}
-    for way, call in calls.items():
+    working = warm_calls(row, {way: lambda call=call: call for way, call in calls.items()}, device, warm_up)
+    return {**row, **measure(working)}
+
+
+def warm_calls(row: dict[str, Any], makers: dict[str, Callable[[], Call]], device: str, warm_up: int) -> dict[str, Call]:
+    """The calls that can be made and run so many times; the row says of the others how they fail."""
+    working: dict[str, Call] = {}
+    for way, make in makers.items():
         try:
+            call = make()
             for _ in range(warm_up):
                 call()
             synchronize(device)
             working[way] = call
         except Exception as error:
             row[f"{way} fails"] = what_failed(error)
-    return {**row, **measure(working)}
+    return working
 
 
 @contextlib.contextmanager

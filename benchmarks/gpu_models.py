@@ -7,6 +7,7 @@ are from eager's, and the kernels that took most of the GPU's time, by torch's p
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 from collections.abc import Callable
@@ -167,29 +168,22 @@ def calls_of(name: str, mode: str, batch: int, ways: list[str], device: str) -> 
 
 def first_calls(makers: dict[str, Callable[[], Call]], row: dict[str, Any], warm_up: int) -> dict[str, Call]:
     """The calls that run, each warm; the row gets their first seconds, and how far they are from eager."""
-    from benchmarks.gpu import synchronize, what_failed
+    from benchmarks.gpu import synchronize, warm_calls
 
-    working: dict[str, Call] = {}
-    expected = None
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for way, make in makers.items():
-        try:
-            call = make()
-            start = time.perf_counter()
-            out = call()
-            synchronize(device)
-            row.setdefault("first", {})[way] = time.perf_counter() - start
-            out = out.detach().double()
-            expected = out if expected is None else expected
-            row.setdefault("from eager", {})[way] = float((out - expected).norm() / expected.norm())
-            for _ in range(warm_up):
-                call()
-            synchronize(device)
-            working[way] = call
-        except Exception as error:
-            row[f"{way} fails"] = what_failed(error)
-    del expected
-    return working
+    exact: list[torch.Tensor] = []
+
+    def begun(way: str, make: Callable[[], Call]) -> Call:
+        call = make()
+        start = time.perf_counter()
+        out = call()
+        synchronize(device)
+        row.setdefault("first", {})[way] = time.perf_counter() - start
+        exact.append(out.detach().double())
+        row.setdefault("from eager", {})[way] = float((exact.pop() - exact[0]).norm() / exact[0].norm()) if exact[1:] else 0.0
+        return call
+
+    return warm_calls(row, {way: functools.partial(begun, way, make) for way, make in makers.items()}, device, warm_up)
 
 
 def peak_of(call: Call) -> int:
