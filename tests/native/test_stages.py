@@ -247,7 +247,8 @@ def test_an_operator_has_one_lowering():
 
 
 #: Of the namespace fxjit.
-OWN = {"mask_like.default", "log_softmax_parts.default", "log_softmax_backward.default"}
+OWN = {"mask_like.default", "log_softmax_parts.default", "log_softmax_backward.default", "group_norm_of_last.default",
+       "group_norm_of_last_backward.default"}  # fmt: skip
 
 
 def test_lowered_operators_exist():
