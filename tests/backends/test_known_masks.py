@@ -63,6 +63,24 @@ def written_through_a_view(x):
     return whole
 
 
+def of_memory_that_nobody_filled(x):
+    return (torch.empty(L, L) * 0).isnan() | True
+
+
+@torch.library.custom_op("fxjit_tests::mask_of_state", mutates_args=())
+def mask_of_state(size: int) -> torch.Tensor:
+    return torch.ones(size, size, dtype=torch.bool)
+
+
+@mask_of_state.register_fake
+def _(size):
+    return torch.empty(size, size, dtype=torch.bool)
+
+
+def of_the_programs_own(x):
+    return torch.ops.fxjit_tests.mask_of_state(L)
+
+
 def drawn(x):
     return torch.rand(L, L) > -1
 
@@ -78,7 +96,8 @@ def a_row_without_any(x):
 KINDS = {
     causal_by_comparison: "causal", causal_as_libraries_make_it: "causal", causal_sums: "causal",
     causal_sums_of_the_lowest: "causal", all_of_them: "nothing", zeros: "nothing", a_window: None, of_an_input: None,
-    written_to: None, written_through_a_view: None, drawn: None, mostly_weights: None, a_row_without_any: None,
+    written_to: None, written_through_a_view: None, of_memory_that_nobody_filled: None, of_the_programs_own: None, drawn: None,
+    mostly_weights: None, a_row_without_any: None,
 }  # fmt: skip
 
 
@@ -147,3 +166,26 @@ def test_sizes_that_vary_keep_their_mask(graphs):
         x = torch.randn(2, 3, length, 8)
         torch.testing.assert_close(compiled(x), attention(x))
     assert calls(graphs[-1])[0].kwargs["attn_mask"] is not None
+
+
+@pytest.mark.compiles
+def test_the_gradient_of_a_mask(graphs):
+    def attention(x):
+        mask = torch.zeros(L, L, requires_grad=True)
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask), mask
+
+    x = torch.randn(2, 3, L, 8)
+    gradients = [torch.autograd.grad(out.square().sum(), mask)[0] for out, mask in (attention(x), fxjit.compile(attention)(x))]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("lowest, is_dropped", [(torch.finfo(torch.float16).min, False), (float("-inf"), True)])
+@pytest.mark.compiles
+def test_the_lowest_number_of_float16_leaves_something(lowest, is_dropped, graphs):
+    def attention(x, y):
+        return F.scaled_dot_product_attention(x, y, y, attn_mask=torch.full((L, L), lowest, dtype=torch.float16).triu(1))
+
+    given = [torch.full((1, 1, L, 8), value, dtype=torch.float16) for value in (100, 300)]
+    given[1][:, :, 0] = -300
+    torch.testing.assert_close(fxjit.compile(attention)(*given), attention(*given))
+    assert (calls(graphs[-1])[0].kwargs.get("attn_mask") is None) is is_dropped

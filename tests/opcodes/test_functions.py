@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 from tests.differential import assert_same_as_eager
 
+import fxjit
+
 
 def test_a_returned_closure_works():
-    import fxjit
-
     def program(x):
         total = x + 1
 
@@ -186,3 +187,56 @@ def test_what_a_function_refuses_to_be_called():
         return x + inner(), refused, inner.__name__
 
     assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+
+
+def test_a_function_whose_code_gets_another_name():
+    """As torch 2.15 names what `no_grad` makes of a function."""
+    def program(x):
+        def inner(y, by=2):
+            """Multiplies."""
+            return y * by
+
+        code = inner.__code__.replace(co_name="other", co_qualname="some.other")
+        inner.__code__ = code
+        return inner(x), inner.__code__ is code, inner.__name__, inner.__qualname__, inner.__doc__
+
+    assert_same_as_eager(program, torch.ones(3))
+
+    def given(x):
+        def inner(y):
+            return y * 2
+
+        inner.__code__ = inner.__code__.replace(co_name="other")
+        return inner
+
+    made = fxjit.compile(given, backend="eager", fullgraph=True)(torch.ones(3))
+    assert (made.__name__, made.__code__.co_name) == ("inner", "other") and made(2) == 4
+
+
+def test_a_function_that_gets_the_code_of_another():
+    def program(x):
+        def inner(y):
+            return y * 2
+
+        code = inner.__code__
+        inner.__code__ = code.replace(co_consts=tuple(7 if const == 2 else const for const in code.co_consts))
+        return inner(x)
+
+    assert_same_as_eager(program, torch.ones(3), fullgraph=False)
+
+
+@pytest.mark.parametrize("decorator", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_functions_in_a_mode_of_torch(decorator):
+    def program(x):
+        def function(y):
+            """Adds."""
+            return y @ y.t()
+
+        def generator(y):
+            yield y * 2
+            yield y + 1
+
+        made, each = decorator()(function), decorator()(generator)
+        return made(x), made.__name__, made.__doc__, made.__wrapped__ is function, list(each(x))
+
+    assert_same_as_eager(program, torch.ones(3, 3))

@@ -6,7 +6,8 @@ attention has faster kernels: they find out by looking at its numbers, as it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit.schemas import storages_of, uses_rng, writes, written
+from fxjit.schemas import acts_outside, name_of, storages_of, uses_rng, writes, written
 
 from ..graph.edit import copied
 
@@ -44,8 +45,9 @@ def with_known_masks(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.args, node.kwargs = _without_mask(node, kinds[node.name])
         if node.name in values:
             node.meta = node.meta | {"example_value": values[node.name]}
+    looked_at = {node.name for node in known.values}
     for node in reversed(list(changed.graph.nodes)):
-        if not node.users and node.name in known.pure:
+        if not node.users and node.name in looked_at:
             changed.graph.erase_node(node)
     changed.recompile()
     return changed
@@ -57,15 +59,15 @@ def _without_mask(attention: torch.fx.Node, what: str) -> tuple[tuple[Any, ...],
 
 
 class _Known:
-    """The values of a graph that depend on no input."""
+    """The values of a graph that depend on nothing but numbers: on no input, no state, no function of the program's own."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         #: The names of the nodes without an effect, and without an input behind them.
         self.pure: set[str] = set()
         changed = storages_of([each for node in graph.nodes for each in written(node)])
         for node in graph.nodes:
-            calls = node.op in ("call_function", "call_method") and _is_tensor(node) and not uses_rng(node) and not writes(node)
-            if calls and all(each.name in self.pure for each in node.all_input_nodes):
+            calls = node.op in ("call_function", "call_method") and _is_tensor(node)
+            if calls and all(each.name in self.pure for each in node.all_input_nodes) and _is_of_numbers_alone(node):
                 if storages_of([node]).isdisjoint(changed):
                     self.pure.add(node.name)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -93,14 +95,21 @@ class _Known:
     def value(self, node: torch.fx.Node) -> Any:
         if node not in self.values:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.value)  # type: ignore[misc]  # a tuple of two
-            self.values[node] = _call(node, args, kwargs)
+            value = _call(node, args, kwargs)
+            if _kind_of_value(value) != _kind_of_value(node.meta["example_value"]):
+                raise TypeError("another tensor than while tracing: a mode or default of the program's is not in force here")
+            self.values[node] = value
         return self.values[node]
 
 
+def _is_of_numbers_alone(node: torch.fx.Node) -> bool:
+    return not (uses_rng(node) or writes(node) or acts_outside(node) or "empty" in name_of(node.target))
+
+
 def _is_tensor(node: torch.fx.Node) -> bool:
-    """Whether it is a plain tensor of known sizes, made of such and numbers."""
+    """Whether it is a plain tensor of known sizes without a gradient, made of such and numbers."""
     value = node.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if type(value) is not FakeTensor or value.layout is not torch.strided or value.requires_grad:
         return False
     given = pytree.tree_leaves((node.args, node.kwargs))
     return all(type(each) is int for each in value.shape) and not any(isinstance(each, torch.SymInt) for each in given)
@@ -111,8 +120,9 @@ def _kind_of(mask: torch.Tensor) -> str | None:
         return None
     if mask.dtype is not torch.bool:
         through = mask == 0
-        # What is added to the other scores leaves nothing of them, beside one that is left as it is.
-        if not bool((through | (mask <= torch.finfo(mask.dtype).min)).all()):
+        # What is added to the other scores leaves nothing of them, beside one that is left as it is. The lowest number of
+        # float16 does leave something: scores are as large.
+        if not bool((through | (mask <= torch.finfo(torch.bfloat16).min)).all()):
             return None
         mask = through
     if bool(mask.all()):
@@ -138,15 +148,26 @@ def _recalculated(graph: torch.fx.Graph, found: dict[torch.fx.Node, str]) -> dic
         try:
             before = node.meta["example_value"]
             args, kwargs = _without_mask(node, found[node]) if node in found else (node.args, node.kwargs)
-            after = _called(node, args, kwargs, value)
+            with _modes_of(before):
+                after = _called(node, args, kwargs, value)
             leaves = [pytree.tree_leaves(each) for each in (before, after)]
-            if [_kind_of_value(each) for each in leaves[0]] != [_kind_of_value(each) for each in leaves[1]]:
+            if [*map(_with_modes, leaves[0])] != [*map(_with_modes, leaves[1])]:
                 return None
-            if [_layout(each) for each in leaves[0]] != [_layout(each) for each in leaves[1]]:
+            is_view = not _memory(after).isdisjoint(_memory(list(values.values())))
+            if is_view or [_layout(each) for each in leaves[0]] != [_layout(each) for each in leaves[1]]:
                 values[node] = after
         except Exception:  # a view that the layout does not allow, or what fakes cannot say
             return None
     return None
+
+
+@contextlib.contextmanager
+def _modes_of(made: Any) -> Iterator[None]:
+    """The modes of autograd that these tensors were made in, as far as they show it."""
+    tensors = [each for each in pytree.tree_leaves(made) if isinstance(each, torch.Tensor)]
+    inference = any(each.is_inference() for each in tensors)
+    with torch.inference_mode() if inference else torch.set_grad_enabled(any(each.requires_grad for each in tensors)):
+        yield
 
 
 def _called(node: torch.fx.Node, args: Any, kwargs: Any, value: Callable[[torch.fx.Node], Any]) -> Any:
@@ -163,6 +184,14 @@ def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
 
 def _kind_of_value(value: Any) -> Any:
     return (tuple(value.shape), value.dtype, value.device) if isinstance(value, torch.Tensor) else value
+
+
+def _with_modes(value: Any) -> Any:
+    return (_kind_of_value(value), value.requires_grad, value.is_inference()) if isinstance(value, torch.Tensor) else value
+
+
+def _memory(values: Any) -> set[int]:
+    return {each.untyped_storage()._cdata for each in pytree.tree_leaves(values) if isinstance(each, torch.Tensor)}
 
 
 def _layout(value: Any) -> Any:

@@ -120,6 +120,11 @@ class ContextMethodValue(Value):
     def describe(self) -> str:
         return f"{self.manager.cls.__name__}.{self.name}"
 
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":  # by which torch's wrapper of a function is named
+            return self.manager
+        return super().tp_getattro(t, name)
+
     def tp_call(self, t: Tracer, args: Args, kwargs: Kwargs) -> Value:
         manager = self.manager
         if isinstance(manager, DeviceValue) and overrides.innermost(t) is not None:

@@ -269,11 +269,20 @@ class MadeFunctionValue(FunctionValue):
         return None
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        if name == "__code__" and self._is_renamed_by(value):
+            self.code = value.as_constant()  # type: ignore[union-attr]  # a constant
+            return
         _set_function_attr(t, self, name, value)
         if name == "__defaults__":
             self.default_values = value if value is None or not _is_none(value) else None
         elif name == "__kwdefaults__":
             self.kwdefault_values = value if value is None or not _is_none(value) else None
+
+    def _is_renamed_by(self, code: Value | None) -> bool:
+        """Whether it is this function's code under another name, by which tracebacks show it."""
+        if code is None or not code.is_constant() or not isinstance(given := code.as_constant(), types.CodeType):
+            return False
+        return given.replace(co_name=self.code.co_name, co_qualname=self.code.co_qualname) == self.code
 
     def tp_repr(self, t: Tracer) -> Value:
         t.break_("value-slot", slot="repr", type="function")
