@@ -94,6 +94,9 @@ keys_are(const fxjit_check *check, PyObject *value)
     if (PyDict_Check(value) && !PyODict_Check(value)) {
         return keys_are_of_dict(check, value);
     }
+    if (PyDict_Check(value) && PyDict_GET_SIZE(value) != check->many.n) {
+        return 0; /* its order may lack entries that `dict.update(ordered, ...)` put in */
+    }
     PyObject *iterator = fxjit_stored_keys(value);
     if (iterator == NULL) {
         return -1;

@@ -423,7 +423,8 @@ class KeysAre(Guard):
 
     def holds(self, *values: Any) -> bool:
         found = list(stored_keys(values[0]))
-        return len(found) == len(self._keys) and all(map(self._keys.is_at, range(len(found)), found))
+        same_length = len(found) == stored_length(values[0]) == len(self._keys)
+        return same_length and all(map(self._keys.is_at, range(len(found)), found))
 
     def expected(self) -> str:
         return f"the keys [{listed(self._keys.texts(), len(self._keys))}]"

@@ -34,10 +34,16 @@ def printf(t: Tracer, template: str, other: Value) -> Value:
     """`template % other`."""
     marked = Marked(t)
     given: dict[Any, Any] | tuple[Any, ...]
-    if issubclass(other.pytype(), dict):
-        given = {key.as_constant(): _Shown.of(t, protocol.getitem(t, other, key), marked) for key in protocol.unpack(t, other)}
+    cls = other.pytype()
+    fields = list(_CONVERSION.finditer(template))
+    is_mapping = hasattr(cls, "__getitem__") and not issubclass(cls, (tuple, str))
+    names = [field["key"][1:-1] for field in fields if field["key"] is not None]
+    if is_mapping and (names or all(field["kind"] == "%" for field in fields)):
+        if len(set(names)) < len(names) and cls is not dict:  # which it is asked for each time
+            t.break_("format-symbolic", value=other.describe())
+        given = {name: _Shown.of(t, protocol.getitem(t, other, t.make(name)), marked) for name in names}
     else:
-        items = protocol.unpack(t, other) if issubclass(other.pytype(), tuple) else [other]
+        items = protocol.unpack(t, other) if issubclass(cls, tuple) else [other]
         given = tuple(_Shown.of(t, item, marked) for item in items)
     if any(isinstance(each, _Shown) for each in _arguments(given)) and "*" not in template:
         template, given = _deferred_fields(t, template, given, marked)

@@ -150,7 +150,7 @@ def _dict_like(cls: type) -> None:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) > 1:
             t.raise_(TypeError, f"{cls.__name__} expected at most 1 argument, got {len(args)}")
-        pairs = pairs_of(t, args[0]) if args else []
+        pairs = pairs_of(t, args[0], cls) if args else ()
         return DictValue(t, [*pairs, *keyword_pairs(t, kwargs)], cls)
 
 
@@ -163,7 +163,7 @@ def defaultdict_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
     factory, *rest = args or [t.make(None)]
     if not _is_none(factory) and not hasattr(factory.pytype(), "__call__"):  # noqa: B004 - of the type, not the value
         t.raise_(TypeError, "first argument must be callable or None")
-    pairs = pairs_of(t, rest[0]) if rest else []
+    pairs = pairs_of(t, rest[0]) if rest else ()
     return DictValue(t, [*pairs, *keyword_pairs(t, kwargs)], collections.defaultdict, factory=factory)
 
 

@@ -11,7 +11,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.deferred import joined
 from fxjit.frontend.values.functions import FunctionValue
-from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.mapping import DictValue, merged_as_it_is
 from fxjit.frontend.values.ranges import SliceValue
 from fxjit.frontend.values.sequence import ListValue, SequenceValue, TupleValue
 
@@ -131,11 +131,14 @@ def dict_merge(m: Machine, i: Instruction) -> None:
     target: Any = m.stack[-i.arg]
     if protocol.type_lookup(mapping.pytype(), "keys") is NOT_IMPLEMENTED:
         t.raise_(TypeError, f"{_called(m, i.arg)} argument after ** must be a mapping, not {mapping.pytype().__name__}")
-    for key in protocol.unpack_fast(t, protocol.call_method(t, mapping, "keys")):
+    merged = merged_as_it_is(mapping.realize())
+    known = None if merged is None else list(merged.items.values())
+    keys = protocol.unpack_fast(t, protocol.call_method(t, mapping, "keys")) if known is None else [key for key, _ in known]
+    for index, key in enumerate(keys):
         if protocol.contains(t, target, key):
             name = key.as_constant() if key.is_constant() else "?"
             t.raise_(TypeError, f"{_called(m, i.arg)} got multiple values for keyword argument '{name}'")
-        protocol.setitem(t, target, key, protocol.getitem(t, mapping, key))
+        protocol.setitem(t, target, key, protocol.getitem(t, mapping, key) if known is None else known[index][1].realize())
 
 
 def _called(m: Machine, depth: int) -> str:

@@ -403,7 +403,7 @@ _INITIALISED = (None, object, *objects.BASES, collections.OrderedDict, collectio
 
 @handles(dict.__init__, list.__init__, set.__init__, collections.deque.__init__)
 def _init_by_name(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if getattr(getattr(args[0], "base", None), "holder", None) is not None:  # dict's calls nothing back, OrderedDict's does
+    if issubclass(args[0].pytype(), collections.OrderedDict):  # dict's calls nothing back and leaves the order alone
         t.break_("call-builtin", function="dict.__init__", args=args[0].describe())
     return _init_builtin_part(t, args, kwargs)
 

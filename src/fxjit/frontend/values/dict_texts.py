@@ -1,4 +1,5 @@
-"""What `repr` says of dicts, ordered ones and those with a factory."""
+"""What `repr` says of dicts, ordered ones and those with a factory; and what is seen of a dict of the program's before it is
+followed."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Final
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.sequence import busy_reprs
+from fxjit.guards.source import stored_keys, stored_length
 
 _ORDERED_SHOWS_PAIRS: Final = "[" in repr(collections.OrderedDict(a=1))
 
@@ -38,3 +40,17 @@ def text_of_dict(t: Tracer, value: Any) -> str:
             text = "[" + ", ".join(f"({key}, {item})" for key, item in pairs) + "]"
         return f"{value.cls.__name__}({text})"
     return text
+
+
+#: Of more, the guards on one place each would cost more than one on all keys.
+_MOST_PLACES: Final = 16
+
+
+def has_few_int_keys(real: dict[Any, Any]) -> bool:
+    return stored_length(real) <= _MOST_PLACES and all(type(key) is int for key in stored_keys(real))
+
+
+def has_one_order(obj: dict[Any, Any]) -> bool:
+    """False: `dict.update` and the like, called by their names, put in entries that this OrderedDict's own order lacks."""
+    listed = list(stored_keys(obj))
+    return len(listed) == stored_length(obj) and all(dict.__contains__(obj, key) for key in listed)

@@ -21,7 +21,7 @@ from fxjit.frontend.values import instance_dicts, protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented, guard_nan_identity
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
-from fxjit.frontend.values.dict_texts import text_of_dict
+from fxjit.frontend.values.dict_texts import has_few_int_keys, has_one_order, text_of_dict
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
 from fxjit.frontend.values.keys import HashKey, NumberKey, compared_by_c, key_of, key_to_find, key_to_store
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
@@ -56,8 +56,10 @@ class DictValue(Undoable, Places):
         self._t = t
         self.cls = cls
         self.factory = factory
-        #: The instance whose dict this is, where the methods of its class in C call those that a class of the program's has.
+        #: The instance of a class of the program's whose dict this is.
         self.holder: Value | None = None
+        #: Whether the methods of its class in C call those that the holder's class has.
+        self.calls_back = False
         self._real: Mapping[Any, Any] | None = None
         self._items: dict[HashKey, Entry] = {}
         #: The entries of an open dict whose keys have not been looked at.
@@ -104,7 +106,7 @@ class DictValue(Undoable, Places):
         real, t, source = self._real, self._t, self.source
         if self._by_place is not None and real is not None:
             return self._by_place
-        if not isinstance(real, dict) or self._items or not _has_few_int_keys(real):
+        if not isinstance(real, dict) or self._items or not has_few_int_keys(real):
             return self.items  # one that was found by its key may be at another place next time
         assert source is not None
         t.guard(LengthIs(source, stored_length(real)))
@@ -338,7 +340,12 @@ class DictValue(Undoable, Places):
         if op != "|" or theirs is None:
             return NOT_IMPLEMENTED
         first, second = (theirs, self) if reflected else (self, theirs)
-        return DictValue(t, [*first.items.values(), *second.items.values()], self.cls, factory=self.factory)
+        copied = first.copied(t) if self.cls is dict else pairs_of(t, first, self.cls)
+        return DictValue(t, [*copied, *pairs_of(t, second, self.cls)], self.cls, factory=self.factory)
+
+    def copied(self, t: Tracer) -> Iterable[Entry]:
+        """What a copy gets: C asks the class of an instance as `dict.update` does, but for an empty dict."""
+        return pairs_of(t, self, self.cls) if self.items else ()
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op != "|":
@@ -367,7 +374,7 @@ class DictValue(Undoable, Places):
         return self.mp_subscript(t, key)
 
     def meth_setdefault(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
-        if self.holder is not None and issubclass(self.cls, collections.OrderedDict):
+        if self.holder is not None and self.calls_back and issubclass(self.cls, collections.OrderedDict):
             if protocol.contains(t, self.holder, key):
                 return protocol.getitem(t, self.holder, key)
             protocol.setitem(t, self.holder, key, default or t.make(None))
@@ -380,7 +387,7 @@ class DictValue(Undoable, Places):
 
     def put(self, t: Tracer, key: Value, value: Value) -> None:
         """Stores as those methods in C do that call the `__setitem__` of a class of the program's."""
-        if self.holder is None:
+        if self.holder is None or not self.calls_back:
             self.store(t, key, value)
         else:
             protocol.setitem(t, self.holder, key, value)
@@ -431,13 +438,13 @@ class DictValue(Undoable, Places):
         return t.make(None)
 
     def meth_copy(self, t: Tracer) -> Value:
-        return DictValue(t, self.items.values(), self.cls, factory=self.factory)
+        return DictValue(t, self.copied(t), self.cls, factory=self.factory)
 
     def meth_update(self, t: Tracer, *others: Value, **kwargs: Value) -> Value:
         if len(others) > 1:
             t.raise_(TypeError, f"update expected at most 1 argument, got {len(others)}")
         store = self.put if issubclass(self.cls, collections.OrderedDict) else self.store
-        for key, value in itertools.chain(pairs_of(t, others[0]) if others else (), keyword_pairs(t, kwargs)):
+        for key, value in itertools.chain(pairs_of(t, others[0], self.cls) if others else (), keyword_pairs(t, kwargs)):
             store(t, key, value)
         return t.make(None)
 
@@ -462,14 +469,6 @@ class DictValue(Undoable, Places):
 
 
 _KNOWN_BY_IDENTITY: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-#: Of more, the guards on one place each would cost more than one on all keys.
-_MOST_PLACES: Final = 16
-
-
-def _has_few_int_keys(real: dict[Any, Any]) -> bool:
-    return stored_length(real) <= _MOST_PLACES and all(type(key) is int for key in stored_keys(real))
-
-
 
 
 def _or_not_implemented(t: Tracer, result: Value | _NotImplemented) -> Value:
@@ -696,26 +695,34 @@ def dict_part(value: Value) -> DictValue | None:
     return part if isinstance(part, DictValue) else None
 
 
-def pairs_of(t: Tracer, value: Value) -> list[Entry]:
-    """The pairs that `dict(value)` takes from a mapping or from an iterable of pairs."""
-    value = value.realize()
+def merged_as_it_is(value: Value) -> DictValue | None:
+    """The dict whose entries C merges into another one without asking its class for anything."""
     if isinstance(value, DictValue):
-        return list(value.items.values())
+        return value
     part = getattr(value, "base", None)
-    if isinstance(part, DictValue) and protocol.type_lookup(value.pytype(), "__iter__") is dict.__iter__:
-        return list(part.items.values())  # C asks the class for nothing
+    found = isinstance(part, DictValue) and protocol.type_lookup(value.pytype(), "__iter__") is dict.__iter__
+    return part if found else None
+
+
+def pairs_of(t: Tracer, value: Value, into: type = dict) -> Iterator[Entry]:
+    """The pairs that `into(value)` takes from a mapping or from an iterable of pairs, where `into` is a type of dict."""
+    value = value.realize()
+    value = getattr(value, "holder", None) or value
+    as_it_is = merged_as_it_is(value)
+    if as_it_is is not None and (as_it_is is value or not issubclass(into, collections.OrderedDict)):
+        yield from list(as_it_is.items.values())
+        return
     if protocol.type_lookup(value.pytype(), "keys") is not NOT_IMPLEMENTED or hasattr(value, "meth_keys"):
-        keys = protocol.unpack_fast(t, protocol.call_method(t, value, "keys"))
-        return [(key, protocol.getitem(t, value, key)) for key in keys]
-    pairs: list[Entry] = []
+        for key in protocol.unpack_fast(t, protocol.call_method(t, value, "keys")):
+            yield key, protocol.getitem(t, value, key)
+        return
     for index, element in enumerate(protocol.unpack(t, value)):
         if not hasattr(element.pytype(), "__iter__") and not hasattr(element.pytype(), "__getitem__"):
             t.raise_(TypeError, f"cannot convert dictionary update sequence element #{index} to a sequence")
         pair = protocol.unpack_fast(t, element)
         if len(pair) != 2:
             t.raise_(ValueError, f"dictionary update sequence element #{index} has length {len(pair)}; 2 is required")
-        pairs.append((pair[0], pair[1]))
-    return pairs
+        yield pair[0], pair[1]
 
 
 def keyword_pairs(t: Tracer, kwargs: Mapping[str, Value]) -> list[Entry]:
@@ -730,6 +737,8 @@ def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     if type(obj) is collections.OrderedDict and vars(obj):
         return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="__dict__")
+    if isinstance(obj, collections.OrderedDict) and not has_one_order(obj):
+        return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="keys")
     if obj is sys.modules:  # which modules there are changes with what torch itself imports: only names are looked up
         return namespace_value(t, sys.modules, {})
     globals_ = known_namespace(t, obj)

@@ -237,6 +237,8 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
     handler = resolve(descriptor) if has_polyfill(descriptor) else None
     if handler is not None:
         return handler(t, [receiver, *args], dict(kwargs))
+    if owner is dict and _has_its_own(getattr(receiver, "base", None) or receiver, descriptor, name):
+        t.break_("call-builtin", function=f"dict.{name}", args=receiver.describe())
     if isinstance(receiver, ObjectMethods) and owner is not None and descriptor is not object.__dict__.get(name):
         # An instance of a class that derives from one of C: `dict.__setitem__(obj, ...)`, `bytearray.__init__(obj, ...)`.
         base = getattr(receiver, "base", None)
@@ -244,8 +246,6 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
             # Where it is shown later, `repr` would call the class again; and some types show the name of the class.
             if name in _SHOWING and (issubclass(owner, SHOW_THEIR_CLASS) or not base.is_constant()):
                 t.break_("repr-unsupported", value=receiver.describe())
-            if owner is dict and name in ("update", "setdefault", "__ior__") and getattr(base, "holder", None) is not None:
-                t.break_("call-builtin", function=f"dict.{name}", args=receiver.describe())  # which calls nothing back
             return call_builtin_method(t, base, name, args, kwargs, owner)
         if name in ("__init__", "__setattr__", "__delattr__"):
             handler = resolve(descriptor)
@@ -268,6 +268,12 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
     result = method(t, *args, **kwargs)
     assert isinstance(result, Value), f"meth_{name} of {type(receiver).__name__} gave {result!r}"
     return result
+
+
+def _has_its_own(value: Value, descriptor: object, name: str) -> bool:
+    """Whether it is an OrderedDict or the like, which has its own method for one of dict's that is called by its name: dict's
+    leaves the order alone, calls nothing back, gives plain dicts."""
+    return issubclass(value.pytype(), dict) and protocol.type_lookup(value.pytype(), name) is not descriptor
 
 
 def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],

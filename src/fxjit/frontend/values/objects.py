@@ -70,8 +70,8 @@ class UserObjectValue(ObjectMethods):
         self.base = base
         if base is not None and base.source is None and base.pytype() not in _IMMUTABLE:
             base.part_of = self
-        if isinstance(base, DictValue) and _is_called_back(cls):
-            base.holder = self
+        if isinstance(base, DictValue):
+            base.holder, base.calls_back = self, _is_called_back(cls)
         self._namespace: InstanceDictValue | None = None
 
     def pytype(self) -> type:
