@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -274,3 +276,39 @@ def test_weights_of_eight_bits_that_are_looked_at_otherwise(few_rows):
             first, second = weight.clone(), weight.clone()
             torch.testing.assert_close(fxjit.compile(call)(x, first), call(x, second), rtol=2e-2, atol=1)
             assert torch.equal(first, second)
+
+
+def _flags_of_pages(tensor: torch.Tensor) -> list[str]:
+    """What the kernel notes of the mapping in which the middle of a tensor lies."""
+    address, inside = tensor.data_ptr() + tensor.nbytes // 2, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(each, 16) for each in first.split("-"))
+            inside = start <= address < end
+        elif inside and first == "VmFlags:":
+            return rest
+    return []
+
+
+def _pages_are_chosen() -> bool:
+    try:
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _pages_are_chosen(), reason="this system has no large pages to ask for")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_that_few_rows_read_often_are_moved_to_large_pages(dtype: torch.dtype):
+    x, weight = torch.randn(1, 1024).to(dtype), torch.randn(4096, 1024).to(dtype)
+    compiled, kept, address = fxjit.compile(F.linear, dynamic=False), weight.clone(), weight.data_ptr()
+    end = time.monotonic() + 20
+    while "hg" not in _flags_of_pages(weight) and time.monotonic() < end:
+        for _ in range(100):
+            result = compiled(x, weight)
+    assert "hg" in _flags_of_pages(weight)
+    close = {"rtol": 2e-2, "atol": 0.25} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(compiled(x, weight), F.linear(x, kept), **close)
+    torch.testing.assert_close(result, F.linear(x, kept), **close)
+    assert torch.equal(weight, kept) and weight.data_ptr() == address

@@ -157,6 +157,11 @@ void fxjit_advise_large_pages(void *data, int64_t bytes);
 /* Frees what is kept for later calls; how many bytes that were. */
 PyObject *fxjit_drop_arenas(PyObject *module, PyObject *ignored);
 
+/* -- pages of weights: _weight_pages.c -----------------------------------------------------------------------------*/
+
+/* A product of few rows is about to read this memory. Lets other threads run where it is moved. */
+void fxjit_note_weight_read(const void *data, int64_t bytes);
+
 /* -- steps: _steps.c -----------------------------------------------------------------------------------------------*/
 
 /* A new reference to the value at *pc, which moves on. */

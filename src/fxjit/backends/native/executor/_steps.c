@@ -425,6 +425,7 @@ multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int narr
         PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX-512");
         return -1;
     }
+    fxjit_note_weight_read(product.b, ((product.n - 1) * product.b_line + product.k) * (int64_t)(narrow ? 1 : sizeof(uint16_t)));
     PyThreadState *state = unlocked ? PyEval_SaveThread() : NULL;
     int done = fxjit_few_bfloat16(&product);
     if (state != NULL) {
@@ -462,6 +463,10 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     int ta = leading(m, k, s[3], s[4], &lda), tb = leading(k, n, s[6], s[7], &ldb);
     int im = (int)m, in = (int)n, ik = (int)k, done = 0;
     const double one_wide = 1, beta_wide = has_bias ? 1 : 0;
+    if (m <= FXJIT_FEW_ROWS && k > 0) {
+        int64_t lines = tb ? n : k, line = tb ? k : n;
+        fxjit_note_weight_read(from_b, ((lines - 1) * ldb + line) * (int64_t)item);
+    }
     PyThreadState *state = o->unlocked ? PyEval_SaveThread() : NULL;
     if (has_bias) {
         const char *first = (const char *)bias + s[13] * item;
