@@ -304,9 +304,11 @@ def test_weights_that_few_rows_read_often_are_moved_to_large_pages(dtype: torch.
     x, weight = torch.randn(1, 1024).to(dtype), torch.randn(4096, 1024).to(dtype)
     compiled, kept, address = fxjit.compile(F.linear, dynamic=False), weight.clone(), weight.data_ptr()
     end = time.monotonic() + 20
-    while "hg" not in _flags_of_pages(weight) and time.monotonic() < end:
+    while time.monotonic() < end:
         for _ in range(100):
             result = compiled(x, weight)
+        if "hg" in _flags_of_pages(weight):  # memory that was freed may have it from before
+            break
     assert "hg" in _flags_of_pages(weight)
     close = {"rtol": 2e-2, "atol": 0.25} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(compiled(x, weight), F.linear(x, kept), **close)

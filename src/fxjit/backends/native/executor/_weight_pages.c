@@ -56,7 +56,7 @@ nanoseconds(void)
 
 /* Whether the system leaves the choice to programs: moving pages would not heed a `never`. */
 static int
-may_ask(void)
+may_move(void)
 {
     static int known = -1;
     if (known < 0) {
@@ -111,7 +111,7 @@ count(uintptr_t page, uintptr_t last)
 void
 fxjit_note_weight_read(const void *data, int64_t bytes)
 {
-    if (bytes < LEAST_BYTES || !may_ask()) {
+    if (bytes < LEAST_BYTES || !may_move()) {
         return;
     }
     uintptr_t page = count((uintptr_t)data >> PAGE_BITS, ((uintptr_t)data + (uintptr_t)bytes - 1) >> PAGE_BITS);
