@@ -190,6 +190,10 @@ kept_memory_mb: int = _row(
     "mallopt, at the first compiled graph of a process); 0, or a variable MALLOC_..._ in the environment: glibc's allocator is "
     "left as it is.", between=(0, 2047),
 )
+large_pages: bool = _row(
+    True, "Ask the system for large pages (2 MB) where weights lie that products of few rows read often, as decoding does, if "
+    "`/sys/kernel/mm/transparent_hugepage/enabled` is not `never`. Read when a graph is built, for all of the process.",
+)
 compile_budget: float = _row(
     60.0, "Seconds of processor time that compiling one graph may take before it is left to ATen, operator by operator, with "
     "one line in the log; 0: no limit.", in_cache_key=True,

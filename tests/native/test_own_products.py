@@ -314,3 +314,15 @@ def test_weights_that_few_rows_read_often_are_moved_to_large_pages(dtype: torch.
     torch.testing.assert_close(compiled(x, weight), F.linear(x, kept), **close)
     torch.testing.assert_close(result, F.linear(x, kept), **close)
     assert torch.equal(weight, kept) and weight.data_ptr() == address
+
+
+@pytest.mark.skipif(not _pages_are_chosen(), reason="this system has no large pages to ask for")
+def test_no_page_is_moved_where_the_setting_says_so():
+    fxjit.reset()
+    x, weight = torch.randn(1, 2560), torch.randn(4096, 2560)  # 42 MB have a mapping of their own
+    with config.patch(large_pages=False):
+        compiled = fxjit.compile(F.linear, dynamic=False)
+        for _ in range(150):
+            compiled(x, weight)
+        assert "hg" not in _flags_of_pages(weight)
+    fxjit.compile(lambda x: x.sin() + 1)(x)  # the next graph that is built asks again

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.fx
 
-from fxjit import config, progress
+from fxjit import _C, config, progress
 from fxjit.backends.graph.interpreter import boxed
 from fxjit.counters import counters, timed
 from fxjit.errors import CppCompileError, TritonCompileError
@@ -66,6 +66,7 @@ class CompiledGraph:
         """Makes the program over the library; raises CppCompileError if there is none, and TritonCompileError
         where one for a GPU was refused."""
         assert self.encoded is not None
+        _C.want_large_pages(config.large_pages)
         with progress.compiling(self.name), timed("native.cpp", self.name):
             progress.kernels(len(self.encoded.entries) + len(self.encoded.cells))
             progress.stage("their compiler")

@@ -493,6 +493,9 @@ static PyTypeObject program_type = {
     .tp_dealloc = program_dealloc,
 };
 
+PyDoc_STRVAR(want_large_pages_doc,
+"want_large_pages(wanted)\n\nWhether weights that products of few rows read often are moved to large pages from now on.");
+
 PyDoc_STRVAR(program_can_doc,
 "program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm'), "
 "and convolve images ('convolve') or take recurrent layers ('recurrent') and\n"
@@ -588,6 +591,7 @@ static PyMethodDef functions[] = {
     {"recurrent_forward", fxjit_recurrent_forward, METH_O, recurrent_forward_doc},
     {"recurrent_backward", fxjit_recurrent_backward, METH_O, recurrent_backward_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
+    {"want_large_pages", fxjit_want_large_pages, METH_O, want_large_pages_doc},
     {"program_can", program_can, METH_O, program_can_doc},
     {NULL, NULL, 0, NULL},
 };

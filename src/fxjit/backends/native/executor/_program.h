@@ -161,6 +161,8 @@ PyObject *fxjit_drop_arenas(PyObject *module, PyObject *ignored);
 
 /* A product of few rows is about to read this memory. Lets other threads run where it is moved. */
 void fxjit_note_weight_read(const void *data, int64_t bytes);
+/* Whether pages are moved from now on. */
+PyObject *fxjit_want_large_pages(PyObject *module, PyObject *wanted);
 
 /* -- steps: _steps.c -----------------------------------------------------------------------------------------------*/
 

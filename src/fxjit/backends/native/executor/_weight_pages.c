@@ -45,6 +45,7 @@ typedef struct {
 
 static place_t places[PLACES];
 static int64_t resting_until;
+static int is_wanted = 1; /* config.large_pages */
 
 static int64_t
 nanoseconds(void)
@@ -111,7 +112,7 @@ count(uintptr_t page, uintptr_t last)
 void
 fxjit_note_weight_read(const void *data, int64_t bytes)
 {
-    if (bytes < LEAST_BYTES || !may_move()) {
+    if (bytes < LEAST_BYTES || !is_wanted || !may_move()) {
         return;
     }
     uintptr_t page = count((uintptr_t)data >> PAGE_BITS, ((uintptr_t)data + (uintptr_t)bytes - 1) >> PAGE_BITS);
@@ -132,6 +133,12 @@ fxjit_note_weight_read(const void *data, int64_t bytes)
     resting_until = now + SHARE * (now - start);
 }
 
+static void
+want(int wanted)
+{
+    is_wanted = wanted;
+}
+
 #else
 
 void
@@ -141,4 +148,21 @@ fxjit_note_weight_read(const void *data, int64_t bytes)
     (void)bytes;
 }
 
+static void
+want(int wanted)
+{
+    (void)wanted;
+}
+
 #endif
+
+PyObject *
+fxjit_want_large_pages(PyObject *Py_UNUSED(module), PyObject *wanted)
+{
+    int value = PyObject_IsTrue(wanted);
+    if (value < 0) {
+        return NULL;
+    }
+    want(value);
+    Py_RETURN_NONE;
+}
