@@ -498,6 +498,60 @@ def watched_by_a_callback(x):
     return ended, z, ref
 
 
+def taken_out_and_deleted(box):
+    ended = []
+    given = box.pop()
+    ref = weakref.ref(given, lambda _: ended.append("ended"))
+    y = given + 1
+    del given
+    ended.append("deleted")
+    return ended, y, ref
+
+
+def taken_out_of_the_stack(box):
+    ended = []
+    ref = weakref.ref(box[0], lambda _: ended.append("ended"))
+    y = box.pop() * 2
+    ended.append("taken")
+    return ended, y, ref
+
+
+def replaced_in_its_list(box):
+    ended = []
+    ref = weakref.ref(box[0], lambda _: ended.append("ended"))
+    box[0] = box[0] * 2
+    ended.append("replaced")
+    return ended, box[0], ref
+
+
+def kept_in_its_list(box):
+    ended = []
+    ref = weakref.ref(box[0], lambda _: ended.append("ended"))
+    y = box[0] * 2
+    box.append(1)
+    ended.append("kept")
+    return ended, y, ref
+
+
+def in_a_dictionary_of_values(box):
+    values = weakref.WeakValueDictionary(one=box[0])
+    before = len(values)
+    y = box.pop() * 2
+    return (before, len(values)), y
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [taken_out_and_deleted, taken_out_of_the_stack, replaced_in_its_list, kept_in_its_list,
+                                     in_a_dictionary_of_values])
+def test_a_tensor_of_a_list_ends_where_the_list_and_the_frame_let_go_of_it(program, backend):
+    compiled = fxjit.compile(program, backend=backend)
+    expected = program([torch.ones(3)])
+    for _ in range(3):
+        found = compiled([torch.ones(3)])
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1], expected[1])
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("program", [used_and_deleted, used_and_bound_anew, its_size_is_read, held_by_another,
                                      watched_by_a_callback])

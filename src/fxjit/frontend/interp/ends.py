@@ -62,6 +62,8 @@ class Ends:
         self._effects = effects
         self._t: Tracer | None = t
         self._kinds: dict[type, bool] = {}
+        #: Tensors that the trace made references with callbacks to: of others, no end is looked for.
+        self._awaited: dict[int, Value] = {}
         effects.on_first_change = self._changes
 
     def given(self, values: Iterable[Value]) -> None:
@@ -70,6 +72,10 @@ class Ends:
             for obj in self._met(value):
                 self.at_stake[id(obj)] = obj
 
+    def awaits(self, tensor: Value) -> None:
+        """The program is called back when this one ends."""
+        self._awaited[id(tensor)] = self.at_stake[id(tensor)] = tensor
+
     def _changes(self, value: Value) -> None:
         """`value` is about to change for the first time: what it holds may have to go."""
         self.given([value])
@@ -77,6 +83,7 @@ class Ends:
     def release(self) -> None:
         """The trace is over."""
         self.at_stake.clear()
+        self._awaited.clear()
         self._effects.on_first_change = None
         self._t = None
 
@@ -86,7 +93,11 @@ class Ends:
             return
         if instruction.opname == "DELETE_FAST" and str(instruction.argval).startswith("."):
             return  # a resume function's parameter, which lies on the stack
-        missing, seen = dict(self.at_stake), set[int]()
+        if not all(map(machine.t.is_held, self._awaited.values())):
+            machine.t.break_("object-let-go", value="tensor")
+        missing, seen = {key: obj for key, obj in self.at_stake.items() if key not in self._awaited}, set[int]()
+        if not missing:
+            return
         for obj in self._held(machine, seen):
             missing.pop(id(obj), None)
             if not missing:

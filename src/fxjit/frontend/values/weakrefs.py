@@ -143,11 +143,13 @@ def _checked(t: Tracer, referent: Value) -> Value:
 
 
 def _with_callback(t: Tracer, cls: type, referent: Value, more: Sequence[Value]) -> Value:
-    """One that calls a function of the program when its referent goes: which is not while the frame runs."""
+    """One that calls a function of the program when its referent goes: while the frame runs, the graph breaks where that is."""
     if referent.source is None:
         t.break_("value-weak-reference", why="it has a callback, and what it refers to may go while the frame runs")
     awaited: dict[Value, None] = t.new_source_state("weak references").setdefault("with callbacks", {})
     awaited[referent] = None
+    if isinstance(referent, TensorValue):
+        t.ends.awaits(referent)
     return NewWeakReferenceValue(referent, cls, more)
 
 
