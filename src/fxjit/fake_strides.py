@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -313,7 +314,8 @@ def _of_positions(result: torch.Tensor, given: Any, indices: Any) -> tuple[Any, 
     places_of = tuple(result.shape)[first : first + count]
     spread = [_spread(_layout_of(each), places_of) for each in tensors]
     operands = [_Layout(tuple(result.shape), (*kept[:first], *[0] * count, *kept[first:]))]
-    operands += [_Layout((*ahead, *each.shape, *behind), (*[0] * first, *each.strides, *[0] * len(behind))) for each in spread]
+    operands += [_Layout((*ahead, *each.shape, *behind), (
+        *[_of_ones_ahead(each)] * first, *each.strides, *(each.strides[-1:] or (1,)) * len(behind))) for each in spread]
     answer, numbers = _hinted(_layout_of(result)), [*map(_hinted, operands)]
     if answer is None or None in numbers:
         return None
@@ -326,6 +328,16 @@ def _of_positions(result: torch.Tensor, given: Any, indices: Any) -> tuple[Any, 
     if all(type(number) is int for each in operands for number in (*each.shape, *each.strides)):
         return _in_order(answer.shape, [each for each in numbers if each is not None])
     return _in_order(tuple(result.shape), operands)  # each comparison is a guard
+
+
+def _of_ones_ahead(layout: _Layout) -> Any:
+    """The stride that a view gives to new dimensions of size 1 before those of the tensor."""
+    strides = layout.strides
+    last = 0
+    while last + 1 < len(strides) and (
+            layout.shape[last] == 1 or strides[last] == layout.shape[last + 1] * strides[last + 1]):
+        last += 1
+    return math.prod(layout.shape[: last + 1]) * strides[last] if strides else 1
 
 
 def _spread(layout: _Layout, shape: tuple[Any, ...]) -> _Layout:

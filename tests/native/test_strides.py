@@ -206,3 +206,15 @@ def test_strides_of_results_where_operands_lie_in_another_order(name, backend):
     actual, expected = compiled(x, torch.ones(40)), fn(x, torch.ones(40))
     assert actual.stride() == expected.stride()
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("positions", [torch.tensor([1, 0]), torch.tensor([[1, 0, 2], [0, 1, 1]]),
+                                       torch.tensor([[1, 0, 2], [0, 1, 1]]).t()], ids=["one", "two", "turned"])
+@pytest.mark.parametrize("order", [(0, 2, 1), (1, 2, 0), (2, 1, 0)])
+def test_positions_beside_new_dimensions_in_sizes_that_vary(order, positions):
+    def program(x, at):
+        found = x[at, None, at], x[:, None, at], x[..., None, at, :], x[None, :, at]
+        return [each.stride() for each in found]
+
+    x = torch.randn(3, 4, 5).permute(order)
+    assert fxjit.compile(program, backend="eager", dynamic=True)(x, positions) == program(x, positions)
