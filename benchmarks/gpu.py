@@ -2,11 +2,11 @@
 
 First whether it is right: a list of operators, the modes (CUDA graphs, templates for products, several streams) and the dev
 models, results and gradients against eager. Then the numbers of the project's goals, against torch.compile on the same
-machine: how much of the memory's bandwidth kernels reach, dev models in inference and training, cold first calls, and what
-a call of a small graph costs. Each item has a process of its own, so that one that fails costs only itself, and each stage
-a share of the time; what time does not allow is listed as left out. A table is printed, and `--out` keeps all of it as
-JSON, written again after each item. Without a GPU this says so and exits with status 2; `--device cpu` runs all of it on
-the processor, on less, to see that it runs.
+machine: models of the sizes that people run (gpu_models.py), how much of the memory's bandwidth kernels reach, what a call of a
+small graph costs, and cold first calls. Each item has a process of its own, so that one that fails costs only itself, and each
+stage a share of the time; what time does not allow is listed as left out. A table is printed, and `--out` keeps all of it as
+JSON, written again after each item. Without a GPU this says so and exits with status 2; `--device cpu` runs all of it on the
+processor, on less, to see that it runs.
 
 It runs from a source tree with the extension built in place (`python setup.py build_ext --inplace; PYTHONPATH=src`), with
 no network; `make gpu-wheels` packs the packages that such a machine may lack.
