@@ -16,6 +16,7 @@ from fxjit import counters
 from fxjit.backends.native import pipeline, reference, spec
 from fxjit.backends.native.codegen.cpp import operation
 from fxjit.backends.native.codegen.scatter import render
+from fxjit.backends.native.decompositions import define_own_operators
 from fxjit.backends.native.hints import Hints
 from fxjit.backends.native.index import contiguous_strides, exact_quotient, refine, segments, solve_sums, without_floats
 from fxjit.backends.native.ir import Const, Extern, Load, Op, TensorExpr, load_all
@@ -246,20 +247,19 @@ def test_an_operator_has_one_lowering():
         lowers("add.Tensor")(lambda low, node: None)
 
 
-#: Of the namespace fxjit.
-OWN = {"mask_like.default", "log_softmax_parts.default", "log_softmax_backward.default", "group_norm_of_last.default",
-       "group_norm_of_last_backward.default"}  # fmt: skip
-
-
 def test_lowered_operators_exist():
-    """A name that no torch has would silently never match."""
-    missing = [name for name in LOWERINGS if not hasattr(getattr(torch.ops.aten, name.split(".")[0], None), name.split(".")[1])]
-    assert set(missing) <= {
+    """A name that neither a torch has nor we define would silently never match."""
+    define_own_operators()
+
+    def exists(name):
+        packet, _, overload = name.partition(".")
+        return any(hasattr(getattr(space, packet, None), overload) for space in (torch.ops.aten, torch.ops.fxjit))
+
+    assert {name for name in LOWERINGS if not exists(name)} <= {
         "_fused_rms_norm.default",
         "contiguous.default",
         "convert_element_type.default",
         "_safe_softmax.default",
-        *OWN,
         "iota.default",
     }
 

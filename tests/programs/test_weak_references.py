@@ -572,4 +572,5 @@ def test_a_parameter_that_a_trace_has_used_is_let_go_of_without_a_break():
         return weight.sum()
 
     for sizes in (2, 2), (1, 2), (3, 2):
-        fxjit.compile(step, backend="eager", fullgraph=True)(weight, torch.ones(sizes))
+        x = torch.ones(sizes)
+        assert torch.equal(fxjit.compile(step, backend="eager", fullgraph=True)(weight, x), step(weight, x))

@@ -42,7 +42,7 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 
 
 def _start_compilers(example_inputs: Sequence[Any]) -> None:
-    """On the way to kernels for a GPU, the longest of which is the first one."""
+    """Starts the processes that compile kernels for a GPU, if an input is on one: they are warm when the graph is traced."""
     import torch
 
     devices = (each.device for each in example_inputs if isinstance(each, torch.Tensor))

@@ -127,7 +127,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         except (NoLowering, NotAffine) as refusal:
             low.reasons[node] = str(refusal)
             # What other nodes are stored in stays; what was written to memory that was there, the call will write again.
-            stored_since = {name for name in low.storage.values() if int(name[1:]) >= mark[1]}
+            stored_since = {name for name in low.storage.values() if low.made_since(name, mark[1])}
             low.statements[mark[0] :] = [
                 each for each in low.statements[mark[0] :] if isinstance(each, Extern) or each.out.name in stored_since
             ]
@@ -208,7 +208,7 @@ def finish(low: Lowering, node: torch.fx.Node, value: Any, mark: int) -> None:
         return
     if is_plain_load(expr) and isinstance(expr, Load):
         buffer = low.buffers[expr.buffer]
-        made_here = int(expr.buffer[1:]) >= mark and buffer.kind == "temp"
+        made_here = low.made_since(expr.buffer, mark) and buffer.kind == "temp"
         alike = buffer.dtype is value.dtype and same_sizes(buffer.size, value.size)
         if made_here and alike and same_layout(buffer, meta):
             low.storage[node] = buffer.name

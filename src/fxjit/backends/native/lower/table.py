@@ -198,6 +198,10 @@ class Lowering:
         self.buffers[buffer.name] = buffer
         return buffer
 
+    def made_since(self, name: str, mark: int) -> bool:
+        """Whether the buffer was made when `counter` was that, or later."""
+        return int(name[1:]) >= mark
+
     def load(self, buffer: Buffer) -> Load:
         return load_all(buffer).expr  # type: ignore[return-value]  # a buffer loads as one value
 
