@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import time
 from pathlib import Path
 
@@ -319,7 +320,9 @@ def test_weights_that_few_rows_read_often_are_moved_to_large_pages(dtype: torch.
 @pytest.mark.skipif(not _pages_are_chosen(), reason="this system has no large pages to ask for")
 def test_no_page_is_moved_where_the_setting_says_so():
     fxjit.reset()
-    x, weight = torch.randn(1, 2560), torch.randn(4096, 2560)  # 42 MB have a mapping of their own
+    # Memory that malloc gives may have been asked for before.
+    memory = mmap.mmap(-1, 4096 * 2560 * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    x, weight = torch.randn(1, 2560), torch.frombuffer(memory, dtype=torch.float32).view(4096, 2560)
     with config.patch(large_pages=False):
         compiled = fxjit.compile(F.linear, dynamic=False)
         for _ in range(150):
