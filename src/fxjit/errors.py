@@ -210,7 +210,7 @@ class RestartTrace(TraceSignal):
 class RetraceFrame(TraceSignal):
     """Signal: a finished trace is of no use, and the frame is traced once more with other assumptions: the backend cannot do
     with this graph's numbers or sizes as variables, or failed otherwise, so that they are constants and none is random; or a
-    leaf of autograd's graph that the trace made, or a part of a class, can be seen."""
+    leaf of autograd's graph that the trace made, or a part of a class, can be seen; or a number changed meanwhile."""
 
 
 class BreakReached(TraceSignal):

@@ -57,7 +57,7 @@ from fxjit.errors import (
     leave_trace,
 )
 from fxjit.frontend import entries
-from fxjit.frontend.dynamic import forget_tensors, history_of
+from fxjit.frontend.dynamic import ShapePolicy, forget_tensors, history_of
 from fxjit.frontend.fakes import quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
@@ -68,9 +68,9 @@ from fxjit.frontend.values.overrides import without_torch_function
 from fxjit.guards import ambient
 from fxjit.guards.filtered import filtered
 from fxjit.guards.homes import home_of
-from fxjit.guards.kinds import AmbientIs, GuardSet, ShapeExpr
+from fxjit.guards.kinds import AmbientIs, ConstIs, GuardSet, ShapeExpr
 from fxjit.guards.modules import without_module_internals
-from fxjit.guards.source import LocalSource, Scope
+from fxjit.guards.source import ClassItemSource, LocalSource, Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import count_failures, explain_failure
 from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
@@ -367,7 +367,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         result.rng_steps.recheck.check = tree.check
     if trace.policy.unbacked and _breaks_a_promise(tree, frame):
         return None
-    if not _holds_on_own_frame(tree, frame):
+    if not _holds_on_own_frame(tree, frame, trace.policy):
         wait = entries.mark_failed(frame.code, options)
         what = "what its guards look at changed while it was compiled, or fxjit guards it wrongly"
         events.report_skip(frame.code, "skip-compiler-error", {"error": what, "retry": wait})
@@ -680,16 +680,28 @@ def _breaks_a_promise(tree: Any, frame: Frame) -> bool:
     return failure is not None and isinstance(failure[1], ShapeExpr)
 
 
-def _holds_on_own_frame(tree: Any, frame: Frame) -> bool:
+def _holds_on_own_frame(tree: Any, frame: Frame, policy: ShapePolicy) -> bool:
     """Guards that do not hold on the frame they were made from would recompile for ever: a mistake of ours, unless another
-    thread may have changed something meanwhile."""
+    thread may have changed something meanwhile, or the compile itself counted something (AOTAutograd registers hooks)."""
     if not config.verify_guards or tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
         return True
+    failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
+    if failure is not None and _is_other_number(failure[1], frame):
+        if policy.foresee(failure[1].value, failure[1].source):
+            leave_trace(RetraceFrame("a number of a class changed while the frame was compiled"))
+        return False
     if threading.active_count() > 1:
         return False
-    failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
     what = failure[1].describe() if failure is not None else "unknown"
     raise InternalError(f"a guard of {frame.code.co_qualname} does not hold on the frame it was made from: {what}")
+
+
+def _is_other_number(guard: Any, frame: Frame) -> bool:
+    """Whether a guard is about a number of a class, where another one is now than the trace found."""
+    if not isinstance(guard, ConstIs) or type(guard.value) not in (int, float) or not isinstance(guard.source, ClassItemSource):
+        return False
+    scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
+    return not guard.holds(guard.source.fetch(scope))
 
 
 def _calls_of(graph: torch.fx.GraphModule | None) -> tuple[str, ...]:

@@ -13,10 +13,12 @@ from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.effects import Effect, Restore, StoreAttr
 from fxjit.frontend.result import Break, Return
 from fxjit.frontend.values.base import Lazy
+from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.constant import ConstantFromOutside
+from fxjit.frontend.values.descriptors import class_attribute_source
 from fxjit.frontend.values.numpy_ import number_of
 from fxjit.frontend.values.traits import Alternatives, Places
-from fxjit.guards.source import ApplySource, AttrSource, ConstSource, InstanceDictSource, ItemSource
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, InstanceDictSource, ItemSource, namespace_of
 
 if TYPE_CHECKING:
     from fxjit.frontend.dynamic import ShapePolicy
@@ -48,7 +50,9 @@ def updated_numbers(effects: Iterable[Effect], read: Mapping[Source, Value]) -> 
     for source, value in _written(effects):
         for place in (source, ApplySource(source, number_of)):
             before = read.get(place)
-            if not isinstance(before, ConstantFromOutside) or not before.was_read or isinstance(source.root, ConstSource):
+            if not isinstance(before, ConstantFromOutside) or not before.was_read:
+                continue
+            if isinstance(source.root, ConstSource) and not isinstance(source, ClassItemSource):
                 continue
             number, now = before.peek(), value.realized if isinstance(value, Lazy) else value
             of_numpy = place is not source
@@ -67,6 +71,10 @@ def _written(effects: Iterable[Effect]) -> Iterator[tuple[Source, Value]]:
         if isinstance(effect, StoreAttr) and effect.value is not None and effect.obj.source is not None:
             yield ItemSource(InstanceDictSource(effect.obj.source), effect.name), effect.value
             yield AttrSource(effect.obj.source, effect.name), effect.value
+            owner = effect.obj.cls if isinstance(effect.obj, ClassValue) else None
+            place = None if owner is None or effect.name not in namespace_of(owner) else class_attribute_source(owner, effect.name)
+            if place is not None:
+                yield place, effect.value
         elif isinstance(effect, Restore) and isinstance(effect.value, Places):
             yield from effect.value.places()
 
