@@ -18,7 +18,15 @@ from fxjit.frontend.values.constant import ConstantFromOutside
 from fxjit.frontend.values.descriptors import class_attribute_source
 from fxjit.frontend.values.numpy_ import number_of
 from fxjit.frontend.values.traits import Alternatives, Places
-from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, InstanceDictSource, ItemSource, namespace_of
+from fxjit.guards.source import (
+    ApplySource,
+    AttrSource,
+    ClassItemSource,
+    ConstSource,
+    InstanceDictSource,
+    ItemSource,
+    namespace_of,
+)
 
 if TYPE_CHECKING:
     from fxjit.frontend.dynamic import ShapePolicy
@@ -71,10 +79,15 @@ def _written(effects: Iterable[Effect]) -> Iterator[tuple[Source, Value]]:
         if isinstance(effect, StoreAttr) and effect.value is not None and effect.obj.source is not None:
             yield ItemSource(InstanceDictSource(effect.obj.source), effect.name), effect.value
             yield AttrSource(effect.obj.source, effect.name), effect.value
-            owner = effect.obj.cls if isinstance(effect.obj, ClassValue) else None
-            place = None if owner is None or effect.name not in namespace_of(owner) else class_attribute_source(owner, effect.name)
+            place = _place_in_class(effect.obj, effect.name)
             if place is not None:
                 yield place, effect.value
         elif isinstance(effect, Restore) and isinstance(effect.value, Places):
             yield from effect.value.places()
 
+
+def _place_in_class(owner: Value, name: str) -> Source | None:
+    """Where a trace reads a number of a class, which `owner` may be."""
+    if not isinstance(owner, ClassValue) or name not in namespace_of(owner.cls):
+        return None
+    return class_attribute_source(owner.cls, name)
