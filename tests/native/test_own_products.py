@@ -16,6 +16,7 @@ from fxjit import _C, config, tensor_shim
 from fxjit.backends.native.executor import plan
 from fxjit.backends.native.lower import blas
 from fxjit.backends.native.runtime import own_products
+from fxjit.backends.native.runtime.own_products import Library
 from fxjit.counters import counters
 
 needs_kernels = pytest.mark.skipif(
@@ -27,22 +28,26 @@ SIZES = [
     (1, 70, 300), (1, 16500, 1), (2, 331, 47), (3, 64, 3100), (4, 131, 193), (5, 3300, 1), (6, 41, 300), (8, 70, 513),
     (9, 33, 3100), (12, 31, 257), (13, 31, 160), (14, 32, 192),
     (15, 33, 193), (29, 100, 385), (43, 17, 769), (60, 1025, 40), (169, 65, 200), (340, 96, 800), (1030, 40, 30),
+    (32, 32, 32), (33, 31, 768), (64, 1030, 1600), (257, 49, 770),
 ]  # fmt: skip
 
+has_tiles = tensor_shim.ensure() and _C.program_can("tiles")
 
-@pytest.fixture
-def ours(monkeypatch: pytest.MonkeyPatch):
+
+@pytest.fixture(params=[Library.VECTORS, pytest.param(
+    Library.TILES, marks=pytest.mark.skipif(not has_tiles, reason="this processor has no tiles of bfloat16"))])  # fmt: skip
+def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """All products of programs that are built now are our kernels'."""
     numbers: set[int] = set()
 
     def always(shape, number):
         numbers.add(number)
-        return True
+        return request.param
 
-    monkeypatch.setattr(own_products, "is_faster", always)
+    monkeypatch.setattr(own_products, "fastest", always)
     yield numbers
     for number in numbers:
-        _C.prefer_own_products(number, False)
+        _C.set_product_library(number, Library.BLAS)
     fxjit.reset()
 
 
@@ -94,6 +99,36 @@ def test_infinities_and_nan_stay_where_they_are(ours):
 
 
 @needs_kernels
+@pytest.mark.parametrize("high, low", [(0, -149), (60, -80), (38, 0), (127, -127), (90, -100), (-100, -149), (-126, -149)])
+def test_numbers_of_all_sizes(ours, high: int, low: int):
+    """Tiles know no numbers below 2^-126 and would overflow early: what they cannot do goes by vectors."""
+    def numbers(rows: int, columns: int, high: int, low: int) -> torch.Tensor:
+        exponents = torch.randint(low, high + 1, (rows, columns)).double()
+        return (torch.randn(rows, columns).sign() * (1 + torch.rand(rows, columns)) * torch.exp2(exponents)).float()
+
+    compiled = fxjit.compile(torch.mm, fullgraph=True)
+    for others in ((0, -3), (-min(high, 120), -126), (20, -20)):
+        a, b = numbers(70, 45, high, low), numbers(45, 67, *others)
+        a[3:9] *= 2.0**-30
+        for first, second in ((a, b), (b.t().contiguous(), a.t())):
+            found = compiled(first, second)
+            true, scale = first.double() @ second.double(), first.double().abs() @ second.double().abs()
+            unit = torch.finfo(torch.float32)
+            finite = scale < unit.max  # elsewhere the order of a sum decides whether it is infinite
+            allowed = 6 * unit.eps * scale + 60 * unit.smallest_normal * unit.eps  # sums of what is smaller are rounded, too
+            assert ((found.double() - true).abs() <= allowed)[finite].all()
+
+
+@needs_kernels
+def test_what_float32_can_do_exactly_is_exact(ours):
+    whole = torch.randint(-300, 300, (70, 100)).float() @ torch.eye(100)
+    compiled = fxjit.compile(torch.mm, fullgraph=True)
+    assert torch.equal(compiled(whole, whole.t()), torch.mm(whole.double(), whole.double().t()).float())
+    x, rows = torch.randn(90, 41), torch.randint(90, (65,))
+    assert torch.equal(compiled(torch.nn.functional.one_hot(rows, 90).float(), x), x[rows])  # all 24 bits of each number
+
+
+@needs_kernels
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_batches(ours, count: int):
     @fxjit.compile(fullgraph=True)
@@ -133,10 +168,10 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
     with config.patch(cache_dir=str(tmp_path)):
         counters["native"]["libraries of products compared"] = 0
         own_products._measured.clear()
-        first = own_products.is_faster(shape, number)
-        assert own_products.is_faster(shape, number) == first
+        first = own_products.fastest(shape, number)
+        assert own_products.fastest(shape, number) == first
         own_products._measured.clear()  # another process
-        assert own_products.is_faster(shape, number) == first
+        assert own_products.fastest(shape, number) == first
         assert counters["native"]["libraries of products compared"] == 1
 
 
@@ -150,7 +185,19 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
 def test_weights_from_memory_may_take_longer_in_the_cache(monkeypatch, own: int, shape, ours: bool):
     """Where products of few rows are measured: MKL, which fetches nothing ahead, has half of the memory's speed."""
     monkeypatch.setattr(own_products, "get_facts", lambda key: {"nanoseconds": [100, own]})
-    assert own_products._compared("", shape) is ours
+    assert own_products._compared("", shape) is (Library.VECTORS if ours else Library.BLAS)
+
+
+@pytest.mark.parametrize(
+    ("times", "tiles", "fastest"),
+    [((100, 90, 80), True, Library.TILES), ((100, 80, 90), True, Library.VECTORS), ((100, 97, 99), True, Library.BLAS),
+     ((100, 90, 80), False, Library.VECTORS), ((100, 110, 80), False, Library.BLAS)],
+)
+def test_the_shortest_time_decides(monkeypatch, times: tuple[int, ...], tiles: bool, fastest: Library):
+    """Also where another process measured tiles, for which the system gives this one no leave."""
+    monkeypatch.setattr(own_products, "get_facts", lambda key: {"nanoseconds": list(times)})
+    monkeypatch.setattr(own_products._C, "program_can", lambda name: tiles)
+    assert own_products._compared("", (256, 256, 256, False, False)) is fastest
 
 
 @needs_kernels
@@ -162,13 +209,13 @@ def test_small_products_equal_atens_to_the_bit(ours):
 
 @needs_kernels
 def test_the_setting_leaves_all_products_to_the_blas(monkeypatch):
-    asked: list[bool] = []
-    monkeypatch.setattr(own_products, "is_faster", lambda *_: True)
-    monkeypatch.setattr(own_products._C, "prefer_own_products", lambda number, preferred: asked.append(preferred), raising=True)
+    asked: list[int] = []
+    monkeypatch.setattr(own_products, "fastest", lambda *_: Library.VECTORS)
+    monkeypatch.setattr(own_products._C, "set_product_library", lambda number, library: asked.append(library), raising=True)
     for on in (True, False):
         with config.patch({"cpp.own_products": on}):
-            own_products.prefer_where_faster([(64, 64, 64, False, False)])
-    assert asked == [True, False]
+            own_products.choose_libraries([(64, 64, 64, False, False)])
+    assert asked == [Library.VECTORS, Library.BLAS]
 
 
 @pytest.fixture

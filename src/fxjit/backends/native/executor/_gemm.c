@@ -10,18 +10,16 @@
 #include <stdlib.h>
 
 #include "../../../_tensor.h"
-#include "_gemm.h"
+#include "_gemm_blocks.h"
 #include "_wide.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
 enum {
     ROWS = 14,
-    COLUMNS = 32,
     CHAIN = 192,        /* products of one sum; a panel of b of so many rows stays in the first-level cache */
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 168,   /* of a: 516 KB */
-    BLOCK_COLUMNS = 1024, /* of b: 3 MB */
     FEW = 4,            /* rows up to which nothing is packed: each number of b is read once; */
     MOST_FEW = 12,      /* where the columns of b are contiguous and of at least LONG numbers */
     LONG = 256,
@@ -66,27 +64,29 @@ fxjit_gemm_runs(void)
 
 enum { KEPT_ROWS = 64, KEPT_COLUMNS = 8 };
 
-static float *kept_rows[KEPT_ROWS], *kept_columns[KEPT_COLUMNS];
+static char *kept_rows[KEPT_ROWS], *kept_columns[KEPT_COLUMNS];
 
-/* Room for a block of `lines` lines; NULL where there is none. */
-static float *
-take(float **kept, int count, int64_t lines)
+static const blocks_t by_vectors;
+
+/* Room for a block, however it is packed; NULL where there is none. */
+static char *
+take(char **kept, int count, int64_t bytes)
 {
     void *made = NULL;
     for (int i = 0; made == NULL && i < count; i++) {
         made = __atomic_exchange_n(&kept[i], NULL, __ATOMIC_ACQUIRE);
     }
-    if (made == NULL && posix_memalign(&made, 64, (size_t)(lines * DEPTH + LANES) * sizeof(float)) != 0) {
+    if (made == NULL && posix_memalign(&made, 64, (size_t)bytes) != 0) {
         return NULL;
     }
     return made;
 }
 
 static void
-give(float **kept, int count, float *room)
+give(char **kept, int count, char *room)
 {
     for (int i = 0; room != NULL && i < count; i++) {
-        float *none = NULL;
+        char *none = NULL;
         if (__atomic_compare_exchange_n(&kept[i], &none, room, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
             return;
         }
@@ -94,26 +94,35 @@ give(float **kept, int count, float *room)
     free(room);
 }
 
-static float *
+static char *
 take_rows(void)
 {
-    return take(kept_rows, KEPT_ROWS, BLOCK_ROWS);
+    const blocks_t *tiles = fxjit_gemm_tiles();
+    return take(kept_rows, KEPT_ROWS, tiles != NULL ? Py_MAX(tiles->rows_bytes, by_vectors.rows_bytes) : by_vectors.rows_bytes);
 }
 
-static float *
+static int64_t
+columns_bytes(const blocks_t *blocks)
+{
+    return BLOCK_COLUMNS / PANEL * blocks->panel_bytes(blocks->depth);
+}
+
+static char *
 take_columns(void)
 {
-    return take(kept_columns, KEPT_COLUMNS, BLOCK_COLUMNS);
+    const blocks_t *tiles = fxjit_gemm_tiles();
+    int64_t bytes = columns_bytes(&by_vectors);
+    return take(kept_columns, KEPT_COLUMNS, tiles != NULL ? Py_MAX(columns_bytes(tiles), bytes) : bytes);
 }
 
 static void
-give_rows(float *room)
+give_rows(char *room)
 {
     give(kept_rows, KEPT_ROWS, room);
 }
 
 static void
-give_columns(float *room)
+give_columns(char *room)
 {
     give(kept_columns, KEPT_COLUMNS, room);
 }
@@ -133,7 +142,7 @@ typedef void (*kernel_fn)(int64_t, const float *, const float *, float *, int64_
             __builtin_prefetch(out + i * line, 1); \
             __builtin_prefetch(out + i * line + LANES, 1); \
         } \
-        for (int64_t p = 0; p < depth; p++, a += R, b += COLUMNS) { \
+        for (int64_t p = 0; p < depth; p++, a += R, b += PANEL) { \
             __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
             UNROLLED for (int i = 0; i < R; i++) { \
                 __m512 x = _mm512_set1_ps(a[i]); \
@@ -202,11 +211,11 @@ pack_columns(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int6
 {
     const float *from = b->data + row * b->row + column * b->column;
     if (b->column == 1) {
-        pack_straight(from, b->row, count, depth, to, COLUMNS);
+        pack_straight(from, b->row, count, depth, to, PANEL);
         return;
     }
-    for (int64_t at = 0; at < count; at += COLUMNS) {
-        pack_turned(from + at * b->column, b->column, least(COLUMNS, count - at), depth, to + at * depth, COLUMNS);
+    for (int64_t at = 0; at < count; at += PANEL) {
+        pack_turned(from + at * b->column, b->column, least(PANEL, count - at), depth, to + at * depth, PANEL);
     }
 }
 
@@ -230,12 +239,6 @@ pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t
 
 /* -- blocks --------------------------------------------------------------------------------------------------------*/
 
-/* A part of a product: rows and columns from one number to another, and the packed columns, which begin at `first_column`. */
-typedef struct {
-    int64_t from_row, to_row, from_column, to_column, row, depth;
-    const float *columns;
-} part_t;
-
 /* The rows in panels of almost equal height. */
 static int64_t
 height_of(int64_t rows)
@@ -244,9 +247,10 @@ height_of(int64_t rows)
     return (rows + panels - 1) / panels;
 }
 
-static void
-multiply_part(const product_t *product, const part_t *part, float *packed)
+static int
+multiply_part(const product_t *product, const part_t *part, char *room)
 {
+    float *packed = (float *)room;
     int64_t most = product->chain > 0 ? least(product->chain, CHAIN) : CHAIN;
     int64_t depth = part->depth, chains = (depth + most - 1) / most, chain = (depth + chains - 1) / chains;
     for (int64_t top = part->from_row; top < part->to_row; top += BLOCK_ROWS) {
@@ -254,28 +258,60 @@ multiply_part(const product_t *product, const part_t *part, float *packed)
         for (int64_t i = top; i < bottom; i += height) {
             pack_rows(&product->a, i, least(height, bottom - i), part->row, depth, packed + (i - top) * depth);
         }
-        for (int64_t at = part->from_column; at < part->to_column; at += COLUMNS) {
+        for (int64_t at = part->from_column; at < part->to_column; at += PANEL) {
             __mmask16 left = first_lanes(part->to_column - at), right = first_lanes(part->to_column - at - LANES);
-            const float *panel = part->columns + (at - part->from_column) * depth;
+            const float *panel = (const float *)part->columns + (at - part->from_column) * depth;
             for (int64_t i = top; i < bottom; i += height) {
                 int64_t count = least(height, bottom - i);
                 const float *rows = packed + (i - top) * depth;
                 float *out = product->out + i * product->line + at;
                 for (int64_t p = 0; p < depth; p += chain) {
-                    kernels[count](least(chain, depth - p), rows + p * count, panel + p * COLUMNS, out, product->line, left,
+                    kernels[count](least(chain, depth - p), rows + p * count, panel + p * PANEL, out, product->line, left,
                                    right, product->add || part->row || p);
                 }
             }
         }
     }
+    return 0;
+}
+
+static int64_t
+panel_bytes(int64_t depth)
+{
+    return depth * PANEL * (int64_t)sizeof(float);
+}
+
+static void
+pack_block(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int64_t count, char *to)
+{
+    pack_columns(b, row, depth, column, count, (float *)to);
+}
+
+static const blocks_t by_vectors = {
+    .depth = DEPTH, .height = 1, .rows_bytes = (BLOCK_ROWS * DEPTH + LANES) * (int64_t)sizeof(float),
+    .panel_bytes = panel_bytes, .pack = pack_block, .multiply = multiply_part,
+};
+
+static const blocks_t *
+blocks_of(const product_t *product)
+{
+    const blocks_t *tiles = product->by_tiles ? fxjit_gemm_tiles() : NULL;
+    return tiles != NULL ? tiles : &by_vectors;
 }
 
 typedef struct {
     const product_t *product;
     const batch_t *batch;
-    float *columns; /* packed */
+    char *columns; /* packed */
     int failed;
 } task_t;
+
+/* The part of `count` lines that a thread has, in groups of `height`. */
+static int64_t
+share(int64_t count, int64_t height, int64_t thread, int64_t threads)
+{
+    return least((count + height - 1) / height * thread / threads * height, count);
+}
 
 /* Threads share the rows, and pack b together. */
 static void
@@ -283,44 +319,45 @@ by_rows(void *data)
 {
     task_t *task = data;
     const product_t *product = task->product;
+    const blocks_t *blocks = blocks_of(product);
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
-    float *rows = take_rows();
-    if (rows == NULL) {
-        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
-    }
-    part_t part = {.from_row = product->m * thread / threads, .to_row = product->m * (thread + 1) / threads,
-                   .columns = task->columns};
-    for (part.row = 0; part.row < product->k; part.row += DEPTH) {
-        part.depth = least(DEPTH, product->k - part.row);
+    char *rows = take_rows();
+    int failed = rows == NULL;
+    part_t part = {.from_row = share(product->m, blocks->height, thread, threads),
+                   .to_row = share(product->m, blocks->height, thread + 1, threads), .columns = task->columns};
+    for (part.row = 0; part.row < product->k; part.row += blocks->depth) {
+        part.depth = least(blocks->depth, product->k - part.row);
         for (part.from_column = 0; part.from_column < product->n; part.from_column = part.to_column) {
             part.to_column = least(part.from_column + BLOCK_COLUMNS, product->n);
-            int64_t count = part.to_column - part.from_column, panels = (count + COLUMNS - 1) / COLUMNS;
-            int64_t first = panels * thread / threads * COLUMNS, end = least(panels * (thread + 1) / threads * COLUMNS, count);
-            pack_columns(&product->b, part.row, part.depth, part.from_column + first, end - first,
-                         task->columns + first * part.depth);
+            int64_t count = part.to_column - part.from_column;
+            int64_t first = share(count, PANEL, thread, threads), end = share(count, PANEL, thread + 1, threads);
+            blocks->pack(&product->b, part.row, part.depth, part.from_column + first, end - first,
+                         task->columns + first / PANEL * blocks->panel_bytes(part.depth));
             fxjit_openmp.barrier();
-            if (rows != NULL) {
-                multiply_part(product, &part, rows);
-            }
+            failed = failed || blocks->multiply(product, &part, rows) < 0;
             fxjit_openmp.barrier();
         }
     }
     give_rows(rows);
+    if (failed) {
+        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+    }
 }
 
 /* All rows by the columns from one to another, on this thread. */
 static int
 multiply_columns(const product_t *product, int64_t from, int64_t to)
 {
-    float *rows = take_rows(), *columns = take_columns();
+    const blocks_t *blocks = blocks_of(product);
+    char *rows = take_rows(), *columns = take_columns();
     int failed = rows == NULL || columns == NULL;
     part_t part = {.from_row = 0, .to_row = product->m, .columns = columns};
-    for (part.row = 0; !failed && part.row < product->k; part.row += DEPTH) {
-        part.depth = least(DEPTH, product->k - part.row);
-        for (part.from_column = from; part.from_column < to; part.from_column = part.to_column) {
+    for (part.row = 0; !failed && part.row < product->k; part.row += blocks->depth) {
+        part.depth = least(blocks->depth, product->k - part.row);
+        for (part.from_column = from; !failed && part.from_column < to; part.from_column = part.to_column) {
             part.to_column = least(part.from_column + BLOCK_COLUMNS, to);
-            pack_columns(&product->b, part.row, part.depth, part.from_column, part.to_column - part.from_column, columns);
-            multiply_part(product, &part, rows);
+            blocks->pack(&product->b, part.row, part.depth, part.from_column, part.to_column - part.from_column, columns);
+            failed = blocks->multiply(product, &part, rows) < 0;
         }
     }
     give_rows(rows);
@@ -488,8 +525,7 @@ by_columns(void *data)
 {
     task_t *task = data;
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
-    int64_t panels = (task->product->n + COLUMNS - 1) / COLUMNS;
-    int64_t from = panels * thread / threads * COLUMNS, to = least(panels * (thread + 1) / threads * COLUMNS, task->product->n);
+    int64_t from = share(task->product->n, PANEL, thread, threads), to = share(task->product->n, PANEL, thread + 1, threads);
     if (from < to && multiply_range(task->product, from, to) < 0) {
         __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
     }
@@ -505,6 +541,14 @@ int
 fxjit_gemm_alone(const product_t *product)
 {
     return multiply_range(product, 0, product->n);
+}
+
+int
+fxjit_gemm_by_vectors(const product_t *product)
+{
+    product_t plain = *product;
+    plain.by_tiles = 0;
+    return multiply_range(&plain, 0, plain.n);
 }
 
 int

@@ -18,6 +18,7 @@ typedef struct {
     int64_t line;
     int add;
     int64_t chain; /* products that are added up in a row at most, where that is less than by itself; 0: as by itself */
+    int by_tiles; /* of bfloat16, where the processor has them (_gemm_tiles.c) */
 } product_t;
 
 /* How many products of one shape there are, and how far apart their matrices lie. */

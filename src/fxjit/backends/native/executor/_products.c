@@ -1,12 +1,14 @@
 /* Which library multiplies two matrices of float32: the BLAS that ATen calls, or our own kernels (_gemm.c). Products are told apart
  * by classes: how many rows, columns and terms there are, roughly, and which operands are transposed. A class is ours once it was
- * measured that our kernels are faster (runtime/own_products.py); until then, and for float64, the BLAS is called, as in eager. */
+ * measured that our kernels, by vectors or by tiles, are faster (runtime/own_products.py); until then, and for float64, the BLAS is
+ * called, as in eager. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "_gemm_blocks.h"
 #include "_products.h"
 #include "_program.h"
 #include "_turns.h"
@@ -16,7 +18,9 @@ enum { SIZES = 6, LAYOUTS = 4, CLASSES = SIZES * SIZES * SIZES * LAYOUTS };
 /* Multiplications below which nothing is gained: such products are the BLAS's, and equal eager's to the bit. */
 enum { LEAST_WORK = 1 << 14 };
 
-static unsigned char own[CLASSES];
+enum { BLAS, VECTORS, TILES, LIBRARIES };
+
+static unsigned char libraries[CLASSES];
 
 static int
 size_class(int64_t size)
@@ -40,11 +44,16 @@ is_turned(const matrix_t *matrix)
     return matrix->column != 1;
 }
 
+/* Whether it is one for our kernels; by which of them is said in the product. */
 static int
-is_own(const product_t *product)
+is_own(product_t *product)
 {
-    return product->m * product->n * product->k >= LEAST_WORK &&
-           own[class_of(product->m, product->n, product->k, is_turned(&product->a), is_turned(&product->b))];
+    if (product->m * product->n * product->k < LEAST_WORK) {
+        return 0;
+    }
+    int library = libraries[class_of(product->m, product->n, product->k, is_turned(&product->a), is_turned(&product->b))];
+    product->by_tiles = library == TILES;
+    return library != BLAS;
 }
 
 /* Row-major out = a b is column-major out' = b' a'. */
@@ -63,15 +72,16 @@ multiply_by_blas(const product_t *product)
 int
 fxjit_multiply(const product_t *product)
 {
-    if (is_own(product)) {
-        return fxjit_gemm(product);
+    product_t own = *product;
+    if (is_own(&own)) {
+        return fxjit_gemm(&own);
     }
     multiply_by_blas(product);
     return 0;
 }
 
 int
-fxjit_own_batches(const product_t *first, const batch_t *batch)
+fxjit_own_batches(product_t *first, const batch_t *batch)
 {
     return batch->count > 0 && is_own(first);
 }
@@ -113,17 +123,21 @@ fxjit_product_class(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyObject *
-fxjit_prefer_own_products(PyObject *Py_UNUSED(module), PyObject *args)
+fxjit_set_product_library(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int which, preferred;
-    if (!PyArg_ParseTuple(args, "ip", &which, &preferred)) {
+    int which, library;
+    if (!PyArg_ParseTuple(args, "ii", &which, &library)) {
         return NULL;
     }
     if (which < 0 || which >= CLASSES || !fxjit_gemm_runs()) {
         PyErr_SetString(PyExc_ValueError, "there is no such class of products");
         return NULL;
     }
-    own[which] = (unsigned char)preferred;
+    if (library < 0 || library >= LIBRARIES || (library == TILES && fxjit_gemm_tiles() == NULL)) {
+        PyErr_SetString(PyExc_ValueError, "there is no such library of products");
+        return NULL;
+    }
+    libraries[which] = (unsigned char)library;
     Py_RETURN_NONE;
 }
 
@@ -138,6 +152,14 @@ static int
 time_own(void *product)
 {
     return fxjit_gemm_alone(product);
+}
+
+static int
+time_tiles(void *product)
+{
+    product_t tiles = *(const product_t *)product;
+    tiles.by_tiles = 1;
+    return fxjit_gemm_alone(&tiles);
 }
 
 PyObject *
@@ -167,7 +189,7 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
         .a = {memory, a_turned ? 1 : a_line, a_turned ? a_line : 1},
         .b = {memory + of_a, b_turned ? 1 : b_line, b_turned ? b_line : 1},
     };
-    turns_t trial = {.ways = {time_blas, time_own}, .data = &product, .turns = turns};
+    turns_t trial = {.ways = {time_blas, time_own, fxjit_gemm_tiles() != NULL ? time_tiles : NULL}, .data = &product, .turns = turns};
     Py_BEGIN_ALLOW_THREADS
     fxjit_take_turns(&trial);
     Py_END_ALLOW_THREADS
@@ -175,5 +197,12 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     if (trial.failed) {
         return PyErr_NoMemory();
     }
-    return Py_BuildValue("LL", (long long)trial.times[0], (long long)trial.times[1]);
+    PyObject *times = PyTuple_New(fxjit_gemm_tiles() != NULL ? LIBRARIES : TILES);
+    for (Py_ssize_t way = 0; times != NULL && way < PyTuple_GET_SIZE(times); way++) {
+        PyTuple_SET_ITEM(times, way, PyLong_FromLongLong(trial.times[way]));
+        if (PyTuple_GET_ITEM(times, way) == NULL) {
+            Py_CLEAR(times);
+        }
+    }
+    return times;
 }

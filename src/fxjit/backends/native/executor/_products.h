@@ -12,12 +12,12 @@ typedef void (*gemm_fn)(const char *, const char *, const int *, const int *, co
 
 /* 0, or -1 where there is no memory. Without the GIL. */
 int fxjit_multiply(const product_t *product);
-/* Whether our kernels multiply such batches: else ATen does. */
-int fxjit_own_batches(const product_t *first, const batch_t *batch);
+/* Whether our kernels multiply such batches, and says in `first` which of them: else ATen does. */
+int fxjit_own_batches(product_t *first, const batch_t *batch);
 
 PyObject *fxjit_product_class(PyObject *module, PyObject *args);
 PyObject *fxjit_time_product(PyObject *module, PyObject *args);
-PyObject *fxjit_prefer_own_products(PyObject *module, PyObject *args);
+PyObject *fxjit_set_product_library(PyObject *module, PyObject *args);
 /* The address of what multiplies float32 as Fortran's sgemm, for kernels that do it on a thread of their own. */
 PyObject *fxjit_blas_address(PyObject *module, PyObject *ignored);
 

@@ -19,6 +19,7 @@
 #include "_module.h"
 #include "_bfloat16.h"
 #include "_convolution.h"
+#include "_gemm_blocks.h"
 #include "_program.h"
 #include "_ranges.h"
 #include "_recurrent.h"
@@ -514,6 +515,9 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     else if (can && PyUnicode_CompareWithASCIIString(name, "few rows") == 0) {
         can = fxjit_few_bfloat16_runs();
     }
+    else if (can && PyUnicode_CompareWithASCIIString(name, "tiles") == 0) {
+        can = fxjit_gemm_tiles() != NULL;
+    }
     else if (can && PyUnicode_CompareWithASCIIString(name, "recurrent") == 0) {
         can = fxjit_gemm_runs();
     }
@@ -533,12 +537,12 @@ PyDoc_STRVAR(product_class_doc,
 "product_class(m, n, k, a_turned, b_turned, /) -> int\n\nThe class of a product of float32 matrices that one library multiplies; -1 "
 "where that is the BLAS which ATen calls: for small products, and on other processors.");
 
-PyDoc_STRVAR(prefer_own_products_doc,
-"prefer_own_products(number, preferred, /)\n\nWhether our own kernels multiply the products of a class.");
+PyDoc_STRVAR(set_product_library_doc,
+"set_product_library(number, library, /)\n\nWhat multiplies the products of a class: 0 the BLAS, 1 our kernels, 2 those of tiles.");
 
 PyDoc_STRVAR(time_product_doc,
-"time_product(m, n, k, a_turned, b_turned, turns, /) -> tuple[int, int]\n\nNanoseconds that a product takes one thread by ATen's "
-"BLAS and by our own kernels: the shortest of some turns of each.");
+"time_product(m, n, k, a_turned, b_turned, turns, /) -> tuple[int, ...]\n\nNanoseconds that a product takes one thread by ATen's "
+"BLAS, by our own kernels of vectors and, where the processor has them, of tiles: the shortest of some turns of each.");
 
 PyDoc_STRVAR(time_convolution_doc,
 "time_convolution(x, weight, out, numbers, turns, /) -> tuple[int, int]\n\nNanoseconds that a convolution takes one thread by ATen and "
@@ -585,7 +589,7 @@ static PyMethodDef functions[] = {
     {"tell_unwritten", (PyCFunction)(void (*)(void))tell_unwritten, METH_FASTCALL, tell_unwritten_doc},
     {"blas_address", fxjit_blas_address, METH_NOARGS, blas_address_doc},
     {"product_class", fxjit_product_class, METH_VARARGS, product_class_doc},
-    {"prefer_own_products", fxjit_prefer_own_products, METH_VARARGS, prefer_own_products_doc},
+    {"set_product_library", fxjit_set_product_library, METH_VARARGS, set_product_library_doc},
     {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},
     {"time_convolution", fxjit_time_convolution, METH_VARARGS, time_convolution_doc},
     {"recurrent_forward", fxjit_recurrent_forward, METH_O, recurrent_forward_doc},

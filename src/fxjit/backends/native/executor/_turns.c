@@ -1,4 +1,4 @@
-/* Which of two libraries is faster (runtime/own_products.py, own_convolutions.py). */
+/* Which of some libraries is faster (runtime/own_products.py, own_convolutions.py). */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <time.h>
@@ -19,11 +19,15 @@ static void
 take_turns(void *data)
 {
     turns_t *turns = data;
-    turns->times[0] = turns->times[1] = INT64_MAX;
-    for (int turn = 0; turn < 2 * turns->turns && !turns->failed; turn++) {
-        int64_t start = nanoseconds();
-        turns->failed = turns->ways[turn % 2](turns->data) < 0;
-        turns->times[turn % 2] = Py_MIN(turns->times[turn % 2], nanoseconds() - start);
+    for (int way = 0; way < WAYS; way++) {
+        turns->times[way] = INT64_MAX;
+    }
+    for (int turn = 0; turn < turns->turns; turn++) {
+        for (int way = 0; way < WAYS && turns->ways[way] != NULL && !turns->failed; way++) {
+            int64_t start = nanoseconds();
+            turns->failed = turns->ways[way](turns->data) < 0;
+            turns->times[way] = Py_MIN(turns->times[way], nanoseconds() - start);
+        }
     }
 }
 

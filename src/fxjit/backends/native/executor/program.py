@@ -9,7 +9,7 @@ from typing import Any
 from fxjit import _C
 
 from ..runtime import allocator, cc
-from ..runtime.own_products import Shape, prefer_where_faster
+from ..runtime.own_products import Shape, choose_libraries
 from .aten_calls import FunctionName
 from .inner_graphs import InnerGraph
 
@@ -39,7 +39,7 @@ class EncodedProgram:
         if self.convolves and not _C.program_can("convolve"):
             raise RuntimeError("this program has convolutions for a processor with AVX-512")
         allocator.keep_freed_memory()
-        prefer_where_faster(self.products)
+        choose_libraries(self.products)
         kernels = tuple(cc.address(library, entry) for entry in self.entries)
         objects = [each.find() if isinstance(each, (FunctionName, InnerGraph)) else each for each in self.objects]
         found = self.others()

@@ -1,4 +1,4 @@
-"""Matrix products of float32 by our own kernels, where they are faster than the BLAS that ATen calls: measured, and kept.
+"""What multiplies matrices of float32: the BLAS that ATen calls, or our own kernels where they are faster: measured, and kept.
 
 Products are told apart by classes (_products.c): roughly how many rows, columns and terms, and which operands are transposed. A
 class is measured when the first program with such a product is built, on matrices of its size up to `MOST` in each direction: a
@@ -9,6 +9,7 @@ kernels gain as much from more threads as the BLAS does.
 from __future__ import annotations
 
 import hashlib
+import enum
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
@@ -34,38 +35,52 @@ TURNS, MARGIN = 9, 1.05
 FEW_ROWS, FROM_MEMORY, SLOWER_IN_CACHE = 4, 1 << 19, 1.3
 
 #: Counts up when the kernels change: what was measured of others is no longer true.
-KERNELS: Final = 3
-
-_measured: dict[int, bool] = {}
+KERNELS: Final = 4
 
 
-def prefer_where_faster(shapes: Iterable[Shape]) -> None:
-    """From now on our kernels multiply what they are faster at, as far as it is of these products' classes."""
+class Library(enum.IntEnum):
+    """What multiplies two matrices; the numbers are those of _products.c."""
+
+    BLAS = 0
+    VECTORS = 1  #: our kernels, by the processor's vectors of float32
+    TILES = 2  #: our kernels, by its tiles of bfloat16, three for each float32
+
+
+_measured: dict[int, Library] = {}
+
+
+def choose_libraries(shapes: Iterable[Shape]) -> None:
+    """From now on products of these products' classes are multiplied by what is fastest at them."""
     if not _C.program_can("gemm"):
         return
     for shape in shapes:
         number = _C.product_class(*shape)
         if number >= 0:
-            _C.prefer_own_products(number, config.cpp.own_products and is_faster(shape, number))
+            _C.set_product_library(number, fastest(shape, number) if config.cpp.own_products else Library.BLAS)
 
 
-def is_faster(shape: Shape, number: int) -> bool:
-    """Whether our kernels are faster at products of this class, by what was measured once."""
+def fastest(shape: Shape, number: int) -> Library:
+    """What is fastest at products of this class, by what was measured once."""
     if number not in _measured:
         facts = ("own products", KERNELS, number, processor(), torch.__version__)
         _measured[number] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], shape)
     return _measured[number]
 
 
-def _compared(key: str, shape: Shape) -> bool:
+def _compared(key: str, shape: Shape) -> Library:
     m, n, k, a_turned, b_turned = shape
     try:
-        blas, own = map(int, get_facts(key)["nanoseconds"])
+        blas, *own = map(int, get_facts(key)["nanoseconds"])
     except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
-        blas, own = _C.time_product(min(m, MOST), min(n, MOST), min(k, MOST), a_turned, b_turned, TURNS)
+        blas, *own = _C.time_product(min(m, MOST), min(n, MOST), min(k, MOST), a_turned, b_turned, TURNS)
         counters["native"]["libraries of products compared"] += 1
-        log.info("products like %d x %d x %d: %.1f us by BLAS, %.1f us by our kernels", m, n, k, blas / 1e3, own / 1e3)
-        put_facts(key, {"nanoseconds": [blas, own]})
-    if m <= FEW_ROWS and b_turned and n * k * 4 >= FROM_MEMORY:
-        return own < blas * SLOWER_IN_CACHE
-    return own * MARGIN < blas
+        log.info("products like %d x %d x %d: %.1f us by BLAS, by our kernels %s",
+                 m, n, k, blas / 1e3, ", ".join(f"{each / 1e3:.1f} us" for each in own))  # fmt: skip
+        put_facts(key, {"nanoseconds": [blas, *own]})
+    if not _C.program_can("tiles"):  # the system may give one process leave to use them, and not another
+        own = own[:1]
+    from_memory = m <= FEW_ROWS and b_turned and n * k * 4 >= FROM_MEMORY
+    shortest = min(own)
+    if shortest >= blas * SLOWER_IN_CACHE if from_memory else shortest * MARGIN >= blas:
+        return Library.BLAS
+    return Library(1 + own.index(shortest))
