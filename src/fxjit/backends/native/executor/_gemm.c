@@ -10,16 +10,20 @@
 #include <stdlib.h>
 
 #include "../../../_tensor.h"
-#include "_gemm_blocks.h"
+#include "_gemm.h"
+#include "_gemm_tiles.h"
+#include "_rooms.h"
 #include "_wide.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
 enum {
     ROWS = 14,
+    COLUMNS = 32,
     CHAIN = 192,        /* products of one sum; a panel of b of so many rows stays in the first-level cache */
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 168,   /* of a: 516 KB */
+    BLOCK_COLUMNS = 1024, /* of b: 3 MB */
     FEW = 4,            /* rows up to which nothing is packed: each number of b is read once; */
     MOST_FEW = 12,      /* where the columns of b are contiguous and of at least LONG numbers */
     LONG = 256,
@@ -64,67 +68,30 @@ fxjit_gemm_runs(void)
 
 enum { KEPT_ROWS = 64, KEPT_COLUMNS = 8 };
 
-static char *kept_rows[KEPT_ROWS], *kept_columns[KEPT_COLUMNS];
+static void *kept_rows[KEPT_ROWS], *kept_columns[KEPT_COLUMNS];
 
-static const blocks_t by_vectors;
-
-/* Room for a block, however it is packed; NULL where there is none. */
-static char *
-take(char **kept, int count, int64_t bytes)
-{
-    void *made = NULL;
-    for (int i = 0; made == NULL && i < count; i++) {
-        made = __atomic_exchange_n(&kept[i], NULL, __ATOMIC_ACQUIRE);
-    }
-    if (made == NULL && posix_memalign(&made, 64, (size_t)bytes) != 0) {
-        return NULL;
-    }
-    return made;
-}
-
-static void
-give(char **kept, int count, char *room)
-{
-    for (int i = 0; room != NULL && i < count; i++) {
-        char *none = NULL;
-        if (__atomic_compare_exchange_n(&kept[i], &none, room, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-            return;
-        }
-    }
-    free(room);
-}
-
-static char *
+static float *
 take_rows(void)
 {
-    const blocks_t *tiles = fxjit_gemm_tiles();
-    return take(kept_rows, KEPT_ROWS, tiles != NULL ? Py_MAX(tiles->rows_bytes, by_vectors.rows_bytes) : by_vectors.rows_bytes);
+    return take_room(kept_rows, KEPT_ROWS, (BLOCK_ROWS * DEPTH + LANES) * sizeof(float));
 }
 
-static int64_t
-columns_bytes(const blocks_t *blocks)
-{
-    return BLOCK_COLUMNS / PANEL * blocks->panel_bytes(blocks->depth);
-}
-
-static char *
+static float *
 take_columns(void)
 {
-    const blocks_t *tiles = fxjit_gemm_tiles();
-    int64_t bytes = columns_bytes(&by_vectors);
-    return take(kept_columns, KEPT_COLUMNS, tiles != NULL ? Py_MAX(columns_bytes(tiles), bytes) : bytes);
+    return take_room(kept_columns, KEPT_COLUMNS, (BLOCK_COLUMNS * DEPTH + LANES) * sizeof(float));
 }
 
 static void
-give_rows(char *room)
+give_rows(float *room)
 {
-    give(kept_rows, KEPT_ROWS, room);
+    give_room(kept_rows, KEPT_ROWS, room);
 }
 
 static void
-give_columns(char *room)
+give_columns(float *room)
 {
-    give(kept_columns, KEPT_COLUMNS, room);
+    give_room(kept_columns, KEPT_COLUMNS, room);
 }
 
 /* -- the kernel ----------------------------------------------------------------------------------------------------*/
@@ -142,7 +109,7 @@ typedef void (*kernel_fn)(int64_t, const float *, const float *, float *, int64_
             __builtin_prefetch(out + i * line, 1); \
             __builtin_prefetch(out + i * line + LANES, 1); \
         } \
-        for (int64_t p = 0; p < depth; p++, a += R, b += PANEL) { \
+        for (int64_t p = 0; p < depth; p++, a += R, b += COLUMNS) { \
             __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
             UNROLLED for (int i = 0; i < R; i++) { \
                 __m512 x = _mm512_set1_ps(a[i]); \
@@ -211,11 +178,11 @@ pack_columns(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int6
 {
     const float *from = b->data + row * b->row + column * b->column;
     if (b->column == 1) {
-        pack_straight(from, b->row, count, depth, to, PANEL);
+        pack_straight(from, b->row, count, depth, to, COLUMNS);
         return;
     }
-    for (int64_t at = 0; at < count; at += PANEL) {
-        pack_turned(from + at * b->column, b->column, least(PANEL, count - at), depth, to + at * depth, PANEL);
+    for (int64_t at = 0; at < count; at += COLUMNS) {
+        pack_turned(from + at * b->column, b->column, least(COLUMNS, count - at), depth, to + at * depth, COLUMNS);
     }
 }
 
@@ -239,6 +206,12 @@ pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t
 
 /* -- blocks --------------------------------------------------------------------------------------------------------*/
 
+/* A block of a product: rows and columns from one number to another, and the packed columns, which begin at `from_column`. */
+typedef struct {
+    int64_t from_row, to_row, from_column, to_column, row, depth;
+    const float *columns;
+} block_t;
+
 /* The rows in panels of almost equal height. */
 static int64_t
 height_of(int64_t rows)
@@ -247,71 +220,38 @@ height_of(int64_t rows)
     return (rows + panels - 1) / panels;
 }
 
-static int
-multiply_part(const product_t *product, const part_t *part, char *room)
+static void
+multiply_block(const product_t *product, const block_t *block, float *packed)
 {
-    float *packed = (float *)room;
     int64_t most = product->chain > 0 ? least(product->chain, CHAIN) : CHAIN;
-    int64_t depth = part->depth, chains = (depth + most - 1) / most, chain = (depth + chains - 1) / chains;
-    for (int64_t top = part->from_row; top < part->to_row; top += BLOCK_ROWS) {
-        int64_t bottom = least(top + BLOCK_ROWS, part->to_row), height = height_of(bottom - top);
+    int64_t depth = block->depth, chains = (depth + most - 1) / most, chain = (depth + chains - 1) / chains;
+    for (int64_t top = block->from_row; top < block->to_row; top += BLOCK_ROWS) {
+        int64_t bottom = least(top + BLOCK_ROWS, block->to_row), height = height_of(bottom - top);
         for (int64_t i = top; i < bottom; i += height) {
-            pack_rows(&product->a, i, least(height, bottom - i), part->row, depth, packed + (i - top) * depth);
+            pack_rows(&product->a, i, least(height, bottom - i), block->row, depth, packed + (i - top) * depth);
         }
-        for (int64_t at = part->from_column; at < part->to_column; at += PANEL) {
-            __mmask16 left = first_lanes(part->to_column - at), right = first_lanes(part->to_column - at - LANES);
-            const float *panel = (const float *)part->columns + (at - part->from_column) * depth;
+        for (int64_t at = block->from_column; at < block->to_column; at += COLUMNS) {
+            __mmask16 left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
+            const float *panel = block->columns + (at - block->from_column) * depth;
             for (int64_t i = top; i < bottom; i += height) {
                 int64_t count = least(height, bottom - i);
                 const float *rows = packed + (i - top) * depth;
                 float *out = product->out + i * product->line + at;
                 for (int64_t p = 0; p < depth; p += chain) {
-                    kernels[count](least(chain, depth - p), rows + p * count, panel + p * PANEL, out, product->line, left,
-                                   right, product->add || part->row || p);
+                    kernels[count](least(chain, depth - p), rows + p * count, panel + p * COLUMNS, out, product->line, left,
+                                   right, product->add || block->row || p);
                 }
             }
         }
     }
-    return 0;
-}
-
-static int64_t
-panel_bytes(int64_t depth)
-{
-    return depth * PANEL * (int64_t)sizeof(float);
-}
-
-static void
-pack_block(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int64_t count, char *to)
-{
-    pack_columns(b, row, depth, column, count, (float *)to);
-}
-
-static const blocks_t by_vectors = {
-    .depth = DEPTH, .height = 1, .rows_bytes = (BLOCK_ROWS * DEPTH + LANES) * (int64_t)sizeof(float),
-    .panel_bytes = panel_bytes, .pack = pack_block, .multiply = multiply_part,
-};
-
-static const blocks_t *
-blocks_of(const product_t *product)
-{
-    const blocks_t *tiles = product->by_tiles ? fxjit_gemm_tiles() : NULL;
-    return tiles != NULL ? tiles : &by_vectors;
 }
 
 typedef struct {
     const product_t *product;
     const batch_t *batch;
-    char *columns; /* packed */
+    float *columns; /* packed */
     int failed;
 } task_t;
-
-/* The part of `count` lines that a thread has, in groups of `height`. */
-static int64_t
-share(int64_t count, int64_t height, int64_t thread, int64_t threads)
-{
-    return least((count + height - 1) / height * thread / threads * height, count);
-}
 
 /* Threads share the rows, and pack b together. */
 static void
@@ -319,45 +259,44 @@ by_rows(void *data)
 {
     task_t *task = data;
     const product_t *product = task->product;
-    const blocks_t *blocks = blocks_of(product);
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
-    char *rows = take_rows();
-    int failed = rows == NULL;
-    part_t part = {.from_row = share(product->m, blocks->height, thread, threads),
-                   .to_row = share(product->m, blocks->height, thread + 1, threads), .columns = task->columns};
-    for (part.row = 0; part.row < product->k; part.row += blocks->depth) {
-        part.depth = least(blocks->depth, product->k - part.row);
-        for (part.from_column = 0; part.from_column < product->n; part.from_column = part.to_column) {
-            part.to_column = least(part.from_column + BLOCK_COLUMNS, product->n);
-            int64_t count = part.to_column - part.from_column;
-            int64_t first = share(count, PANEL, thread, threads), end = share(count, PANEL, thread + 1, threads);
-            blocks->pack(&product->b, part.row, part.depth, part.from_column + first, end - first,
-                         task->columns + first / PANEL * blocks->panel_bytes(part.depth));
+    float *rows = take_rows();
+    if (rows == NULL) {
+        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+    }
+    block_t block = {.from_row = product->m * thread / threads, .to_row = product->m * (thread + 1) / threads,
+                   .columns = task->columns};
+    for (block.row = 0; block.row < product->k; block.row += DEPTH) {
+        block.depth = least(DEPTH, product->k - block.row);
+        for (block.from_column = 0; block.from_column < product->n; block.from_column = block.to_column) {
+            block.to_column = least(block.from_column + BLOCK_COLUMNS, product->n);
+            int64_t count = block.to_column - block.from_column, panels = (count + COLUMNS - 1) / COLUMNS;
+            int64_t first = panels * thread / threads * COLUMNS, end = least(panels * (thread + 1) / threads * COLUMNS, count);
+            pack_columns(&product->b, block.row, block.depth, block.from_column + first, end - first,
+                         task->columns + first * block.depth);
             fxjit_openmp.barrier();
-            failed = failed || blocks->multiply(product, &part, rows) < 0;
+            if (rows != NULL) {
+                multiply_block(product, &block, rows);
+            }
             fxjit_openmp.barrier();
         }
     }
     give_rows(rows);
-    if (failed) {
-        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
-    }
 }
 
 /* All rows by the columns from one to another, on this thread. */
 static int
 multiply_columns(const product_t *product, int64_t from, int64_t to)
 {
-    const blocks_t *blocks = blocks_of(product);
-    char *rows = take_rows(), *columns = take_columns();
+    float *rows = take_rows(), *columns = take_columns();
     int failed = rows == NULL || columns == NULL;
-    part_t part = {.from_row = 0, .to_row = product->m, .columns = columns};
-    for (part.row = 0; !failed && part.row < product->k; part.row += blocks->depth) {
-        part.depth = least(blocks->depth, product->k - part.row);
-        for (part.from_column = from; !failed && part.from_column < to; part.from_column = part.to_column) {
-            part.to_column = least(part.from_column + BLOCK_COLUMNS, to);
-            blocks->pack(&product->b, part.row, part.depth, part.from_column, part.to_column - part.from_column, columns);
-            failed = blocks->multiply(product, &part, rows) < 0;
+    block_t block = {.from_row = 0, .to_row = product->m, .columns = columns};
+    for (block.row = 0; !failed && block.row < product->k; block.row += DEPTH) {
+        block.depth = least(DEPTH, product->k - block.row);
+        for (block.from_column = from; block.from_column < to; block.from_column = block.to_column) {
+            block.to_column = least(block.from_column + BLOCK_COLUMNS, to);
+            pack_columns(&product->b, block.row, block.depth, block.from_column, block.to_column - block.from_column, columns);
+            multiply_block(product, &block, rows);
         }
     }
     give_rows(rows);
@@ -516,6 +455,10 @@ multiply_range(const product_t *product, int64_t from, int64_t to)
         few[product->m](product, from, to);
         return 0;
     }
+    if (product->by_tiles) {
+        part_t part = {.from_row = 0, .to_row = product->m, .from_column = from, .to_column = to};
+        return fxjit_gemm_by_tiles(product, &part);
+    }
     return multiply_columns(product, from, to);
 }
 
@@ -525,8 +468,20 @@ by_columns(void *data)
 {
     task_t *task = data;
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads();
-    int64_t from = share(task->product->n, PANEL, thread, threads), to = share(task->product->n, PANEL, thread + 1, threads);
+    int64_t panels = (task->product->n + COLUMNS - 1) / COLUMNS;
+    int64_t from = panels * thread / threads * COLUMNS, to = least(panels * (thread + 1) / threads * COLUMNS, task->product->n);
     if (from < to && multiply_range(task->product, from, to) < 0) {
+        __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+    }
+}
+
+/* Threads share rows and columns, and each packs its own. */
+static void
+by_parts(void *data)
+{
+    task_t *task = data;
+    part_t part = fxjit_tiles_share(task->product, fxjit_openmp.thread(), fxjit_openmp.threads());
+    if (part.from_row < part.to_row && part.from_column < part.to_column && fxjit_gemm_by_tiles(task->product, &part) < 0) {
         __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
     }
 }
@@ -544,14 +499,6 @@ fxjit_gemm_alone(const product_t *product)
 }
 
 int
-fxjit_gemm_by_vectors(const product_t *product)
-{
-    product_t plain = *product;
-    plain.by_tiles = 0;
-    return multiply_range(&plain, 0, plain.n);
-}
-
-int
 fxjit_gemm(const product_t *product)
 {
     int threads = threads_for(product->m * product->n * product->k);
@@ -559,6 +506,10 @@ fxjit_gemm(const product_t *product)
         return fxjit_gemm_alone(product);
     }
     task_t task = {.product = product};
+    if (product->by_tiles && !is_few(product)) {
+        fxjit_openmp.parallel(by_parts, &task, (unsigned)threads, 0);
+        return task.failed ? -1 : 0;
+    }
     if (is_few(product) || product->m < 2 * ROWS * threads) {
         fxjit_openmp.parallel(by_columns, &task, (unsigned)threads, 0);
         return task.failed ? -1 : 0;

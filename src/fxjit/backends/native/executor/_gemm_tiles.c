@@ -7,13 +7,17 @@
  *
  * Tiles take numbers below 2^-126 for zero, of which small numbers' last bits would be some. So each operand is multiplied by SCALE
  * and the sums by its square's inverse, which is exact. What could overflow by that, or is not finite, is found while packing, for
- * each panel, and goes by vectors. Panels are the same for all numbers of threads, and so are the results. */
+ * each panel, and goes by vectors. Panels are the same for all numbers of threads, and so are the results.
+ *
+ * A packed block of a and one of b, much smaller, are in the second-level cache together: packed numbers take six bytes, which are
+ * written at half the speed where they go to the third. So each thread packs what it multiplies, and none waits for another. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "_gemm_blocks.h"
+#include "_gemm_tiles.h"
+#include "_rooms.h"
 #include "_wide.h"
 
 #if defined(FXJIT_HAS_WIDE) && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
@@ -25,18 +29,24 @@
 
 enum {
     SIDE = 16,                      /* rows of a tile, and its columns of float32 or of pairs of bfloat16 */
-    HEIGHT = 2 * SIDE,              /* rows of a panel of a */
+    PANEL = 2 * SIDE,               /* lines of a panel: rows of a, or columns of b */
     TERMS = 2 * SIDE,               /* of a tile of bfloat16 */
     TILE = SIDE * SIDE * 4,         /* bytes */
     PIECES = 3,
     CHUNK = PIECES * 2 * TILE,      /* bytes of a panel's TERMS terms: for each piece two tiles */
     HEAD = 64,                      /* bytes before a panel's chunks: the exponent of its largest number */
-    DEPTH = 24 * TERMS,
-    BLOCK_ROWS = 8 * HEIGHT,        /* 1.2 MB: processors with tiles have second-level caches of 2 MB */
+    DEPTH = 16 * TERMS,             /* terms of a packed block, at most */
+    PANEL_BYTES = HEAD + DEPTH / TERMS * CHUNK, /* at most */
+    STAYING = 12 * PANEL,           /* lines of the block that stays packed: 1.2 MB of the second-level cache's 2 MB */
+    PASSING = 2 * PANEL,            /* lines of the other operand's blocks: 200 KB */
+    KEPT = 64,                      /* rooms for both */
     HIGHEST = 60,                   /* exponents that a number may have, */
     HIGHEST_OF_BOTH = 127 - 80 - 12 /* and that two panels' largest may have together: with SCALE twice and DEPTH terms no overflow */
 };
 #define SCALE 0x1p40f
+/* Multiplications of a cycle, and cycles for packing a number. */
+#define CYCLE 85
+#define LINE 0.6
 
 /* -- leave to use tiles --------------------------------------------------------------------------------------------*/
 
@@ -154,13 +164,15 @@ panel_bytes(int64_t depth)
     return HEAD + (depth + TERMS - 1) / TERMS * CHUNK;
 }
 
+/* Rows of a, or columns of b, some terms of each. */
 static void
-pack_columns(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int64_t count, char *to)
+pack_lines(const product_t *product, int columns, int64_t from, int64_t to, int64_t term, int64_t depth, char *packed)
 {
-    const float *from = b->data + row * b->row + column * b->column;
-    pack_fn pack = b->row == 1 ? columns_along : columns_across;
-    for (int64_t at = 0; at < count; at += PANEL, to += panel_bytes(depth)) {
-        pack_panel(pack, from + at * b->column, b->column, b->row, least(PANEL, count - at), depth, to);
+    const matrix_t *of = columns ? &product->b : &product->a;
+    int64_t line = columns ? of->column : of->row, step = columns ? of->row : of->column;
+    pack_fn pack = columns ? (step == 1 ? columns_along : columns_across) : (step == 1 ? rows_along : rows_across);
+    for (; from < to; from += PANEL, packed += panel_bytes(depth)) {
+        pack_panel(pack, of->data + from * line + term * step, line, step, least(PANEL, to - from), depth, packed);
     }
 }
 
@@ -238,7 +250,7 @@ write_sums(const float *sums, int64_t rows, int64_t columns, float *out, int64_t
 TILES static void
 multiply_tiles(int64_t terms, const char *a, const char *b, int64_t rows, int64_t columns, float *out, int64_t line, int add)
 {
-    float sums[HEIGHT * PANEL] __attribute__((aligned(64)));
+    float sums[PANEL * PANEL] __attribute__((aligned(64)));
     if (rows > SIDE) {
         if (columns > SIDE) {
             multiply_panels(terms, a, b, sums, 2, 2);
@@ -258,6 +270,13 @@ multiply_tiles(int64_t terms, const char *a, const char *b, int64_t rows, int64_
 
 /* -- blocks --------------------------------------------------------------------------------------------------------*/
 
+/* A part of a product, some of its terms, and the packed operands. */
+typedef struct {
+    part_t part;
+    int64_t term, depth;
+    char *rows, *columns;
+} block_t;
+
 static int
 fits(const char *a, const char *b)
 {
@@ -266,96 +285,194 @@ fits(const char *a, const char *b)
 }
 
 static int
-by_vectors(const product_t *product, const part_t *part, int64_t row, int64_t rows, int64_t from, int64_t to, int add)
+by_vectors(const product_t *product, const block_t *block, const part_t *part)
 {
     product_t some = {
-        .m = rows, .n = to - from, .k = part->depth, .out = product->out + row * product->line + from, .line = product->line,
-        .a = product->a, .b = product->b, .add = add,
+        .m = part->to_row - part->from_row, .n = part->to_column - part->from_column, .k = block->depth,
+        .a = product->a, .b = product->b, .out = product->out + part->from_row * product->line + part->from_column,
+        .line = product->line, .add = product->add || block->term,
     };
-    some.a.data += row * some.a.row + part->row * some.a.column;
-    some.b.data += part->row * some.b.row + from * some.b.column;
-    return fxjit_gemm_by_vectors(&some);
+    some.a.data += part->from_row * some.a.row + block->term * some.a.column;
+    some.b.data += block->term * some.b.row + part->from_column * some.b.column;
+    return fxjit_gemm_alone(&some);
 }
 
-/* The packed rows by the packed columns; where a row's panel and a column's do not fit each other, by vectors, neighbours at once. */
 static int
-multiply_block(const product_t *product, const part_t *part, int64_t top, int64_t bottom, const char *room)
+multiply_block(const product_t *product, const block_t *block)
 {
-    const int64_t bytes = panel_bytes(part->depth);
-    const int add = product->add || part->row;
-    int64_t left[BLOCK_ROWS / HEIGHT]; /* from here on columns are left for vectors */
-    for (int64_t i = 0; i < BLOCK_ROWS / HEIGHT; i++) {
-        left[i] = -1;
-    }
-    for (int64_t at = part->from_column, done = 0; !done; at += PANEL) {
-        done = at >= part->to_column; /* once more than there are panels, for what is left */
-        at = least(at, part->to_column);
-        int64_t columns = least(PANEL, part->to_column - at);
-        const char *panel = part->columns + (at - part->from_column) / PANEL * bytes, *packed = room;
-        for (int64_t row = top, i = 0; row < bottom; row += HEIGHT, i++, packed += bytes) {
-            int64_t rows = least(HEIGHT, bottom - row);
-            if (columns > 0 && !fits(packed, panel)) {
-                left[i] = left[i] < 0 ? at : left[i];
-                continue;
+    const int64_t bytes = panel_bytes(block->depth);
+    const part_t *all = &block->part;
+    const char *columns = block->columns;
+    for (int64_t column = all->from_column; column < all->to_column; column += PANEL, columns += bytes) {
+        const char *rows = block->rows;
+        for (int64_t row = all->from_row; row < all->to_row; row += PANEL, rows += bytes) {
+            part_t part = {.from_row = row, .to_row = least(row + PANEL, all->to_row),
+                           .from_column = column, .to_column = least(column + PANEL, all->to_column)};
+            if (fits(rows, columns)) {
+                multiply_tiles(block->depth, rows, columns, part.to_row - row, part.to_column - column,
+                               product->out + row * product->line + column, product->line, product->add || block->term);
             }
-            if (left[i] >= 0 && by_vectors(product, part, row, rows, left[i], at, add) < 0) {
+            else if (by_vectors(product, block, &part) < 0) {
                 return -1;
-            }
-            left[i] = -1;
-            if (columns > 0) {
-                multiply_tiles(part->depth, packed, panel, rows, columns, product->out + row * product->line + at,
-                               product->line, add);
             }
         }
     }
     return 0;
 }
 
-TILES static int
-multiply_part(const product_t *product, const part_t *part, char *room)
-{
-    const matrix_t *a = &product->a;
-    pack_fn pack = a->column == 1 ? rows_along : rows_across;
-    tile_shapes_t shapes = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        shapes.bytes[i] = 64;
-        shapes.rows[i] = SIDE;
-    }
-    _tile_loadconfig(&shapes);
-    int failed = 0;
-    for (int64_t top = part->from_row; !failed && top < part->to_row; top += BLOCK_ROWS) {
-        int64_t bottom = least(top + BLOCK_ROWS, part->to_row);
-        char *to = room;
-        for (int64_t row = top; row < bottom; row += HEIGHT, to += panel_bytes(part->depth)) {
-            pack_panel(pack, a->data + row * a->row + part->row * a->column, a->row, a->column, least(HEIGHT, bottom - row),
-                       part->depth, to);
-        }
-        failed = multiply_block(product, part, top, bottom, room);
-    }
-    _tile_release();
-    return failed;
-}
-
-static const blocks_t blocks = {
-    .depth = DEPTH, .height = HEIGHT, .rows_bytes = BLOCK_ROWS / HEIGHT * (HEAD + DEPTH / TERMS * CHUNK), .panel_bytes = panel_bytes, .pack = pack_columns, .multiply = multiply_part,
+/* Eight tiles of 16 rows of 64 bytes. */
+static const tile_shapes_t shapes = {
+    .palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE},
 };
 
-const blocks_t *
-fxjit_gemm_tiles(void)
+TILES static void
+begin_tiles(void)
+{
+    _tile_loadconfig(&shapes);
+}
+
+TILES static void
+end_tiles(void)
+{
+    _tile_release();
+}
+
+static void *kept[KEPT];
+
+/* Which operand stays packed: where the terms of only one's lines follow each other, the other one, since lines that do not are
+ * packed many at once or read piece by piece. Else the one of fewer lines, whose blocks are fewer. */
+static int
+columns_stay(const product_t *product, const part_t *all)
+{
+    int rows_along = product->a.column == 1, columns_along = product->b.row == 1;
+    if (rows_along != columns_along) {
+        return rows_along;
+    }
+    return all->to_column - all->from_column < all->to_row - all->from_row;
+}
+
+/* `staying` lines from `from` on, packed, by all of the other operand's; `passed`: those are packed, in one block, since before. */
+static int
+multiply_staying(const product_t *product, block_t *block, const part_t *all, int columns, int passed)
+{
+    int64_t first = columns ? all->from_row : all->from_column, end = columns ? all->to_row : all->to_column;
+    int64_t *from = columns ? &block->part.from_row : &block->part.from_column;
+    int64_t *to = columns ? &block->part.to_row : &block->part.to_column;
+    for (*from = first; *from < end; *from = *to) {
+        *to = least(*from + PASSING, end);
+        if (!passed) {
+            pack_lines(product, !columns, *from, *to, block->term, block->depth, columns ? block->rows : block->columns);
+        }
+        if (multiply_block(product, block) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+fxjit_gemm_by_tiles(const product_t *product, const part_t *all)
+{
+    char *staying = take_room(kept, KEPT, (size_t)(STAYING + PASSING) / PANEL * PANEL_BYTES);
+    if (staying == NULL) {
+        return -1;
+    }
+    char *passing = staying + STAYING / PANEL * PANEL_BYTES;
+    int columns = columns_stay(product, all), failed = 0;
+    block_t block = {.rows = columns ? passing : staying, .columns = columns ? staying : passing};
+    int64_t first = columns ? all->from_column : all->from_row, end = columns ? all->to_column : all->to_row;
+    int64_t others = columns ? all->to_row - all->from_row : all->to_column - all->from_column;
+    int64_t *from = columns ? &block.part.from_column : &block.part.from_row;
+    int64_t *to = columns ? &block.part.to_column : &block.part.to_row;
+    int64_t chunks = (product->k + TERMS - 1) / TERMS, blocks = (chunks + DEPTH / TERMS - 1) / (DEPTH / TERMS);
+    begin_tiles();
+    for (block.term = 0; !failed && block.term < product->k; block.term += block.depth) {
+        block.depth = least((chunks + blocks - 1) / blocks * TERMS, product->k - block.term);
+        for (*from = first; !failed && *from < end; *from = *to) {
+            *to = least(*from + STAYING, end);
+            pack_lines(product, columns, *from, *to, block.term, block.depth, staying);
+            failed = multiply_staying(product, &block, all, columns, others <= PASSING && *from > first) < 0;
+        }
+    }
+    end_tiles();
+    give_room(kept, KEPT, staying);
+    return failed ? -1 : 0;
+}
+
+/* -- threads -------------------------------------------------------------------------------------------------------*/
+
+static int64_t
+share(int64_t lines, int64_t at, int64_t parts)
+{
+    return least((lines + PANEL - 1) / PANEL * at / parts * PANEL, lines);
+}
+
+/* Cycles for each term: numbers to multiply, and lines to pack; of the operand that passes by as often as there are blocks. */
+static double
+cycles_of(const product_t *product, int64_t rows, int64_t columns)
+{
+    part_t part = {.to_row = rows, .to_column = columns};
+    int64_t staying = columns_stay(product, &part) ? columns : rows, passing = rows + columns - staying;
+    int64_t blocks = passing <= PASSING ? 1 : (staying + STAYING - 1) / STAYING;
+    return (double)(rows * columns) / CYCLE + (double)(staying + passing * blocks) * LINE;
+}
+
+part_t
+fxjit_tiles_share(const product_t *product, int64_t thread, int64_t threads)
+{
+    int64_t down = 1;
+    double least_cycles = 0;
+    for (int64_t parts = 1; parts <= threads; parts++) {
+        int64_t across = threads / parts;
+        int64_t rows = ((product->m + PANEL - 1) / PANEL + parts - 1) / parts * PANEL;
+        int64_t columns = ((product->n + PANEL - 1) / PANEL + across - 1) / across * PANEL;
+        double cycles = cycles_of(product, rows, columns);
+        if (parts == 1 || cycles < least_cycles) {
+            down = parts;
+            least_cycles = cycles;
+        }
+    }
+    int64_t across = threads / down, row = thread / across, column = thread % across;
+    if (row >= down) {
+        return (part_t){0};
+    }
+    return (part_t){.from_row = share(product->m, row, down), .to_row = share(product->m, row + 1, down),
+                    .from_column = share(product->n, column, across), .to_column = share(product->n, column + 1, across)};
+}
+
+int
+fxjit_tiles_run(void)
 {
     static int known = -1;
     if (known < 0) {
         known = has_tiles() && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
     }
-    return known ? &blocks : NULL;
+    return known;
 }
 
 #else
 
-const blocks_t *
-fxjit_gemm_tiles(void)
+int
+fxjit_tiles_run(void)
 {
-    return NULL;
+    return 0;
+}
+
+int
+fxjit_gemm_by_tiles(const product_t *product, const part_t *part)
+{
+    (void)product;
+    (void)part;
+    return -1;
+}
+
+part_t
+fxjit_tiles_share(const product_t *product, int64_t thread, int64_t threads)
+{
+    (void)product;
+    (void)thread;
+    (void)threads;
+    return (part_t){0};
 }
 
 #endif

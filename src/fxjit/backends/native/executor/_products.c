@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "_gemm_blocks.h"
+#include "_gemm_tiles.h"
 #include "_products.h"
 #include "_program.h"
 #include "_turns.h"
@@ -133,7 +133,7 @@ fxjit_set_product_library(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_ValueError, "there is no such class of products");
         return NULL;
     }
-    if (library < 0 || library >= LIBRARIES || (library == TILES && fxjit_gemm_tiles() == NULL)) {
+    if (library < 0 || library >= LIBRARIES || (library == TILES && !fxjit_tiles_run())) {
         PyErr_SetString(PyExc_ValueError, "there is no such library of products");
         return NULL;
     }
@@ -189,7 +189,7 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
         .a = {memory, a_turned ? 1 : a_line, a_turned ? a_line : 1},
         .b = {memory + of_a, b_turned ? 1 : b_line, b_turned ? b_line : 1},
     };
-    turns_t trial = {.ways = {time_blas, time_own, fxjit_gemm_tiles() != NULL ? time_tiles : NULL}, .data = &product, .turns = turns};
+    turns_t trial = {.ways = {time_blas, time_own, fxjit_tiles_run() ? time_tiles : NULL}, .data = &product, .turns = turns};
     Py_BEGIN_ALLOW_THREADS
     fxjit_take_turns(&trial);
     Py_END_ALLOW_THREADS
@@ -197,7 +197,7 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     if (trial.failed) {
         return PyErr_NoMemory();
     }
-    PyObject *times = PyTuple_New(fxjit_gemm_tiles() != NULL ? LIBRARIES : TILES);
+    PyObject *times = PyTuple_New(fxjit_tiles_run() ? LIBRARIES : TILES);
     for (Py_ssize_t way = 0; times != NULL && way < PyTuple_GET_SIZE(times); way++) {
         PyTuple_SET_ITEM(times, way, PyLong_FromLongLong(trial.times[way]));
         if (PyTuple_GET_ITEM(times, way) == NULL) {

@@ -19,7 +19,7 @@
 #include "_module.h"
 #include "_bfloat16.h"
 #include "_convolution.h"
-#include "_gemm_blocks.h"
+#include "_gemm_tiles.h"
 #include "_program.h"
 #include "_ranges.h"
 #include "_recurrent.h"
@@ -516,7 +516,7 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
         can = fxjit_few_bfloat16_runs();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "tiles") == 0) {
-        can = fxjit_gemm_tiles() != NULL;
+        can = fxjit_tiles_run();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "recurrent") == 0) {
         can = fxjit_gemm_runs();
