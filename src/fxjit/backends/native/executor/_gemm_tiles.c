@@ -39,6 +39,7 @@ enum {
     PANEL_BYTES = HEAD + DEPTH / TERMS * CHUNK, /* at most */
     STAYING = 12 * PANEL,           /* lines of the block that stays packed: 1.2 MB of the second-level cache's 2 MB */
     PASSING = 2 * PANEL,            /* lines of the other operand's blocks: 200 KB */
+    FAR = 1 << 23,                  /* numbers of an operand that no cache keeps */
     KEPT = 64,                      /* rooms for both */
     HIGHEST = 60,                   /* exponents that a number may have, */
     HIGHEST_OF_BOTH = 127 - 80 - 12 /* and that two panels' largest may have together: with SCALE twice and DEPTH terms no overflow */
@@ -340,15 +341,17 @@ end_tiles(void)
 static void *kept[KEPT];
 
 /* Which operand stays packed: where the terms of only one's lines follow each other, the other one, since lines that do not are
- * packed many at once or read piece by piece. Else the one of fewer lines, whose blocks are fewer. */
+ * packed many at once or read piece by piece. Else the one of fewer lines, whose blocks are fewer, unless the other one would be
+ * read from memory for each of these blocks. */
 static int
 columns_stay(const product_t *product, const part_t *all)
 {
     int rows_along = product->a.column == 1, columns_along = product->b.row == 1;
+    int64_t rows = all->to_row - all->from_row, columns = all->to_column - all->from_column;
     if (rows_along != columns_along) {
         return rows_along;
     }
-    return all->to_column - all->from_column < all->to_row - all->from_row;
+    return columns < rows || (columns_along && rows > STAYING && columns * product->k > FAR);
 }
 
 /* `staying` lines from `from` on, packed, by all of the other operand's; `passed`: those are packed, in one block, since before. */
@@ -370,6 +373,14 @@ multiply_staying(const product_t *product, block_t *block, const part_t *all, in
     return 0;
 }
 
+/* The size of almost equal blocks of whole tiles, of at most `most`. */
+static int64_t
+in_equal_blocks(int64_t size, int64_t most)
+{
+    int64_t chunks = (size + TERMS - 1) / TERMS, blocks = (chunks * TERMS + most - 1) / most;
+    return blocks > 0 ? (chunks + blocks - 1) / blocks * TERMS : TERMS;
+}
+
 int
 fxjit_gemm_by_tiles(const product_t *product, const part_t *all)
 {
@@ -384,12 +395,12 @@ fxjit_gemm_by_tiles(const product_t *product, const part_t *all)
     int64_t others = columns ? all->to_row - all->from_row : all->to_column - all->from_column;
     int64_t *from = columns ? &block.part.from_column : &block.part.from_row;
     int64_t *to = columns ? &block.part.to_column : &block.part.to_row;
-    int64_t chunks = (product->k + TERMS - 1) / TERMS, blocks = (chunks + DEPTH / TERMS - 1) / (DEPTH / TERMS);
+    const int64_t depth = in_equal_blocks(product->k, DEPTH), lines = in_equal_blocks(end - first, STAYING);
     begin_tiles();
     for (block.term = 0; !failed && block.term < product->k; block.term += block.depth) {
-        block.depth = least((chunks + blocks - 1) / blocks * TERMS, product->k - block.term);
+        block.depth = least(depth, product->k - block.term);
         for (*from = first; !failed && *from < end; *from = *to) {
-            *to = least(*from + STAYING, end);
+            *to = least(*from + lines, end);
             pack_lines(product, columns, *from, *to, block.term, block.depth, staying);
             failed = multiply_staying(product, &block, all, columns, others <= PASSING && *from > first) < 0;
         }

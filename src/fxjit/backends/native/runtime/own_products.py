@@ -8,8 +8,8 @@ kernels gain as much from more threads as the BLAS does.
 
 from __future__ import annotations
 
-import hashlib
 import enum
+import hashlib
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
