@@ -4,6 +4,10 @@ PYTEST_DONT_REWRITE: the programs here have asserts of their own."""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from warnings import warn
+
 import pytest
 import torch
 from tests.differential import assert_same_call
@@ -136,3 +140,83 @@ def test_gradients_go_through(assert_same_as_eager):
         return y.sum()
 
     assert_same_as_eager(loss, torch.randn(3, requires_grad=True))
+
+
+def warned_of(x):
+    y = x * 2
+    if (y < 0).any() or (y > 9).any():
+        warnings.warn("out of range", stacklevel=2)
+        y = y.clamp(0, 9)
+    return y.sqrt()
+
+
+def warned_of_by_name(x):
+    if not torch.isfinite(x).all():
+        warn("not finite", RuntimeWarning, stacklevel=1)
+        return x.nan_to_num()
+    return x + 1
+
+
+def logged(x):
+    if x.sum() < 0:
+        logging.getLogger("fxjit.tests").warning("%.1f is negative", x.sum())
+        x = -x
+    elif x.sum() > 20:
+        raise ValueError("too large")
+    return x * 3
+
+
+def warned_of_in_a_loop(x):
+    for row in x:
+        while (row > 5).any():
+            warnings.warn("halved", stacklevel=1)
+            row = row / 2
+        x = x + row
+    return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [warned_of, warned_of_by_name, logged, warned_of_in_a_loop])
+def test_a_branch_that_warns_is_a_check_too(program, backend, caplog):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    usual, unusual = torch.ones(2, 2), torch.tensor([[-1.0, 7.0], [torch.inf if program is warned_of_by_name else 3.0, -20.0]])
+    for x in (usual, unusual, usual):
+        told = []
+        for function in (program, compiled):
+            caplog.clear()
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                result = function(x.clone())
+            told.append((result, [(each.category, str(each.message), each.lineno) for each in seen],
+                         [each.getMessage() for each in caplog.records]))
+        torch.testing.assert_close(told[0][0], told[1][0], equal_nan=True)
+        assert told[0][1:] == told[1][1:]
+        assert bool(told[0][1] or told[0][2]) == (x is unusual)
+
+
+def test_where_both_sides_warn_or_the_warning_is_handled_the_graph_breaks(breaks):
+    def either(x):
+        if x.sum() > 0:
+            warnings.warn("positive", stacklevel=1)
+        else:
+            warnings.warn("negative", stacklevel=1)
+        return x * 2
+
+    def afterwards(x):
+        y = x * 2 if x.sum() > 0 else x * 3
+        warnings.warn("done", stacklevel=1)
+        return y
+
+    def handled(x):
+        if x.sum() < 0:
+            try:
+                warnings.warn("negative", stacklevel=1)
+            except UserWarning:
+                return x
+        return x * 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for program in (either, afterwards, handled):
+            assert breaks(program, torch.ones(3)) == "data-branch"

@@ -16,6 +16,7 @@ from .normalize import LEAVES
 #: 3.13 loads cells and plain locals by one instruction, and a comprehension that runs inline may use a slot for both.
 _READS = frozenset({"LOAD_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE"})
 _ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
+_READS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"})
 _GOES_ON = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE"})
 SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
@@ -101,14 +102,26 @@ def _is_read_before_assignment(code: Code, name: str) -> bool:
     return False
 
 
-def only_raises(code: Code, index: int | None) -> bool:
-    """Whether all ways from the instruction at `index` lead to a `raise`, and none of its exceptions is handled here."""
+def is_exceptional(code: Code, index: int | None) -> bool:
+    """Whether all ways from the instruction at `index` lead to a `raise` whose exception is not handled here, or to a warning.
+    Programs are seldom there: what is decided by it costs time where it is wrong, and nothing else."""
     assert index is not None, "a jump has a target"
-    known: dict[int, bool] = code.facts.setdefault("only_raises", {})
+    known: dict[int, bool] = code.facts.setdefault("exceptional", {})
     if index not in known:
-        names = {code.instructions[at].opname for at in reachable(code, [index])}
-        known[index] = "RAISE_VARARGS" in names and names.isdisjoint(_GOES_ON)
+        warnings = _warnings(code)
+        found = reachable(code, [index], warnings)
+        names = {code.instructions[at].opname for at in found}
+        known[index] = not (warnings.isdisjoint(found) and "RAISE_VARARGS" not in names) and names.isdisjoint(_GOES_ON)
     return known[index]
+
+
+def _warnings(code: Code) -> frozenset[int]:
+    """The instructions that read `warnings.warn`, a logger's `warning`, or what else has such a name."""
+    found: frozenset[int] | None = code.facts.get("warnings")
+    if found is None:
+        found = code.facts["warnings"] = frozenset(
+            each.index for each in code.instructions if each.opname in _READS_NAME and each.argval in ("warn", "warning"))
+    return found
 
 
 def live_before(code: Code, index: int) -> frozenset[str]:

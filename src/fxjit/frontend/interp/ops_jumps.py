@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from fxjit.frontend.bytecode.flow import only_raises
+from fxjit.frontend.bytecode.flow import is_exceptional
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp import lifetimes
 from fxjit.frontend.interp.dispatch import op
@@ -23,15 +23,15 @@ def jump(m: Machine, i: Instruction) -> None:
 
 
 def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
-    """`bool(value)` before a conditional jump. Where one side only raises, and the condition is data-dependent, the other
-    side is speculated on and the graph checks it."""
+    """`bool(value)` before a conditional jump. Where one side only raises, or warns, and the condition is data-dependent, the
+    other side is speculated on and the graph checks it."""
     is_unknown = (tensor_methods.known_item(value) is None if isinstance(value, TensorValue)
                   else isinstance(value, SymValue) and value.depends_on_data())
     if is_unknown:
-        raises_if = only_raises(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
-        raises_if_not = only_raises(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
-        if raises_if is not raises_if_not and m.t.speculate(_as_tensor(m, value), raises_if_not):
-            return raises_if_not
+        if_true = is_exceptional(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
+        if_false = is_exceptional(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
+        if if_true is not if_false and m.t.speculate(_as_tensor(m, value), if_false):
+            return if_false
     return protocol.truth(m.t, value)
 
 

@@ -32,7 +32,7 @@ class BreakPoints:
 
     def __init__(self) -> None:
         self._points: dict[int, BreakPoint] = {}
-        #: Whether a branch on data may be speculated on where its other side only raises.
+        #: Whether a branch on data may be speculated on where its other side is exceptional.
         self.speculates = True
         #: Whether locks may be held while the graph runs.
         self.holds_locks = True
