@@ -102,8 +102,8 @@ capture_dynamic_output_shape_ops: bool = _row(
 # What is traced
 trace_numpy: bool = _row(True, "Trace NumPy functions as torch operators.")
 capture_checks: bool = _row(
-    True, "A branch on data whose other side raises, or warns, is no graph break: the graph tells whether the data takes that side, "
-    "and then the call runs eagerly."
+    True, "A branch on data whose other side raises or warns is no graph break: the graph tells whether the data takes that "
+    "side, and then the call runs eagerly."
 )
 reorderable_functions: frozenset[Any] = _row(
     frozenset(), "Functions such as print whose calls may be made after the graph, in their order and with their arguments as "

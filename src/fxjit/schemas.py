@@ -500,8 +500,17 @@ def overloads_of(target: Any) -> tuple[OpOverload, ...]:
 _has_schemas: Final[Any] = torch_private.get_or("torch._C._jit_get_schemas_for_operator", lambda name: True)
 
 
+#: Operators that torch has under a second name, of whose overloads no tag tells what kind they are.
+_SECOND_NAMES: Final = {
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne", "multiply": "mul",
+    "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs", "fix": "trunc",
+}
+
+
 @functools.cache
 def _aten(name: str) -> tuple[OpOverload, ...]:
+    plain = name.rstrip("_")
+    name = _SECOND_NAMES.get(plain, plain) + name[len(plain):]
     found = getattr(torch.ops.aten, name, None) if _has_schemas(f"aten::{name}") else None
     return _overloads_in(found) if isinstance(found, OpOverloadPacket) else ()
 

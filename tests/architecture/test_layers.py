@@ -385,7 +385,7 @@ INTERP = (
     {"lifetimes", "raising", "resumability"},
     {"nesting"},
     {"machine"},
-    {"generators", "where"},
+    {"generators", "joint_conditions", "where"},
     {"ends", "inline"},
     {"ops_build"},
 )

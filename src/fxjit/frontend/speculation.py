@@ -1,4 +1,4 @@
-"""Speculation on branches on data where one side only raises, or warns: the trace takes the other, and the graph returns a check.
+"""Speculation on branches on data where one side only raises or warns: the trace takes the other, the graph returns a check.
 
 `Trace.speculate` adds a branch here, and `_freeze` ends it. Where the check fails, the frame deoptimises: its new code runs the
 user's code from its beginning instead (resume/deoptimization.py), so what the graph did must be possible to undo.

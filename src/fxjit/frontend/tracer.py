@@ -75,6 +75,9 @@ class EffectLog(Protocol):
     def withdraw_calls(self, start: int) -> bool:
         """Forget the deferred calls since `start`, if nothing else happened since; whether it could."""
 
+    def confined(self) -> AbstractContextManager[Callable[[], bool]]:
+        """A context that reports whether its block had no effects but on values made in it, or they were undone."""
+
     def records(self) -> Sequence[object]:
         """The effects that new code replays."""
 

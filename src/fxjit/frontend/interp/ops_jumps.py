@@ -7,7 +7,7 @@ import torch
 
 from fxjit.frontend.bytecode.flow import is_exceptional
 from fxjit.frontend.bytecode.instruction import Instruction
-from fxjit.frontend.interp import lifetimes
+from fxjit.frontend.interp import joint_conditions, lifetimes
 from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol, tensor_methods
@@ -22,9 +22,9 @@ def jump(m: Machine, i: Instruction) -> None:
     m.jump(i.target)
 
 
-def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
-    """`bool(value)` before a conditional jump. Where one side only raises, or warns, and the condition is data-dependent, the
-    other side is speculated on and the graph checks it."""
+def _speculated(m: Machine, i: Instruction, value: Value) -> bool | None:
+    """What is taken for granted of `bool(value)` before a conditional jump. Where one side only raises, or warns, and the
+    condition is data-dependent, the other side is speculated on and the graph checks it."""
     is_unknown = (tensor_methods.known_item(value) is None if isinstance(value, TensorValue)
                   else isinstance(value, SymValue) and value.depends_on_data())
     if is_unknown:
@@ -32,7 +32,27 @@ def _is_taken_for(m: Machine, i: Instruction, value: Value) -> bool:
         if_false = is_exceptional(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
         if if_true is not if_false and m.t.speculate(_as_tensor(m, value), if_false):
             return if_false
-    return protocol.truth(m.t, value)
+    return None
+
+
+def _jump_if(m: Machine, i: Instruction, wanted: bool) -> None:
+    value = m.stack.pop().realize()
+    truth = _speculated(m, i, value)
+    if truth is None:
+        if joint_conditions.run(m, i, value):
+            return
+        truth = protocol.truth(m.t, value)
+    if truth is wanted:
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+
+
+def _jump_or_pop(m: Machine, i: Instruction, wanted: bool) -> None:
+    value = m.stack.pop().realize()
+    if joint_conditions.run(m, i, value):
+        return
+    if protocol.truth(m.t, value) is wanted:
+        m.stack.append(value)
+        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
 
 
 def _as_tensor(m: Machine, value: Value) -> TensorValue:
@@ -43,14 +63,12 @@ def _as_tensor(m: Machine, value: Value) -> TensorValue:
 
 @op("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, i: Instruction) -> None:
-    if _is_taken_for(m, i, m.stack.pop().realize()):
-        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+    _jump_if(m, i, True)
 
 
 @op("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, i: Instruction) -> None:
-    if not _is_taken_for(m, i, m.stack.pop().realize()):
-        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+    _jump_if(m, i, False)
 
 
 def _is_none(value: Value) -> bool:
@@ -71,18 +89,12 @@ def pop_jump_if_not_none(m: Machine, i: Instruction) -> None:
 
 @op("JUMP_IF_TRUE_OR_POP")
 def jump_if_true_or_pop(m: Machine, i: Instruction) -> None:
-    if protocol.truth(m.t, m.stack[-1]):
-        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
-    else:
-        m.stack.pop()
+    _jump_or_pop(m, i, True)
 
 
 @op("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(m: Machine, i: Instruction) -> None:
-    if protocol.truth(m.t, m.stack[-1]):
-        m.stack.pop()
-    else:
-        m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
+    _jump_or_pop(m, i, False)
 
 
 @op("GET_ITER")

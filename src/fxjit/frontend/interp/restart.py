@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from fxjit import config
@@ -34,6 +35,8 @@ class BreakPoints:
         self._points: dict[int, BreakPoint] = {}
         #: Whether a branch on data may be speculated on where its other side is exceptional.
         self.speculates = True
+        #: Conditional jumps that are no part of a joint condition (joint_conditions.py).
+        self.apart: set[tuple[CodeType, int]] = set()
         #: Whether locks may be held while the graph runs.
         self.holds_locks = True
         #: Whether classes may be made while tracing.
