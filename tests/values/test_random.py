@@ -140,6 +140,16 @@ def numpy_generators(x: torch.Tensor) -> Any:
     return x * new.random() + old.uniform(), new.integers(5), new.standard_normal(3, dtype=np.float32), old.randn(2)
 
 
+def numpy_made_of_parts(x: torch.Tensor) -> Any:
+    seeds = np.random.SeedSequence(12)
+    new = np.random.Generator(np.random.PCG64(seeds))
+    shared = np.random.Philox(seed=3)
+    first, second = np.random.Generator(shared), np.random.Generator(bit_generator=shared)
+    old = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(entropy=4)))
+    y = x * new.random() + first.uniform() + second.uniform() + old.rand()
+    return y, seeds.entropy, np.random.default_rng(np.random.SFC64([1, 2])).integers(9), first.normal(size=2)
+
+
 def numpy_seeded(x: torch.Tensor) -> Any:
     before = np.random.get_state()
     np.random.seed(5)
@@ -150,7 +160,7 @@ def numpy_seeded(x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("program", [
     each_kind, arithmetic, items, beside_torch, with_sizes, in_a_loop, made_here, seeded, in_attributes, numpy_numbers,
-    numpy_arrays, numpy_generators, numpy_seeded,
+    numpy_arrays, numpy_generators, numpy_made_of_parts, numpy_seeded,
 ])
 def test_drawn_before_the_graph(program: Program) -> None:
     if program is made_here:
@@ -423,3 +433,23 @@ def test_facts_about_tensors_drawn_at_random() -> None:
         expected = facts_of_tensors(torch.arange(float(rows)))
         random.seed(rows)
         assert repr(compiled(torch.arange(float(rows)))) == repr(expected)
+
+
+@pytest.mark.parametrize("make", [np.random.PCG64, np.random.MT19937, np.random.SeedSequence, np.random.default_rng])
+def test_what_draws_is_the_programs_to_keep_and_refuses_what_eager_refuses(make: Program) -> None:
+    def kept(x: torch.Tensor, seed: int) -> Any:
+        made = make(seed)
+        return x * 2, made, seed
+
+    compiled = fxjit.compile(kept, backend="eager")
+    for seed in (3, 4, 5, -1, 6):
+        results = []
+        for function in (kept, compiled):
+            try:
+                _, made, _ = function(torch.ones(2), seed)
+            except ValueError as error:
+                results.append(str(error))
+            else:
+                results.append((type(made), np.random.default_rng(made).integers(1 << 40, size=4).tolist()))
+        assert results[0] == results[1]
+        assert isinstance(results[0], str) is (seed < 0)

@@ -34,7 +34,7 @@ _READING: Final = frozenset({
 })
 _JUMPS: Final = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"})
 #: Of a condition that eager may not come to: more than that is too much to compute for nothing.
-_MOST_OPERATORS: Final = 12
+_MOST_OPERATORS: Final = 24
 
 
 def run(m: Machine, i: Instruction, value: Value) -> bool:
@@ -187,7 +187,10 @@ def _tensor(value: Value) -> TensorValue:
 
 def _truth(t: Tracer, value: Value, wanted: bool) -> Value:
     """Whether `bool(value)` is `wanted`."""
-    return t.emit("all", [t.emit(torch.ne if wanted else torch.eq, [_tensor(value), 0])])
+    tensor = _tensor(value)
+    if wanted and tensor.fake.dtype is torch.bool and not tensor.fake.dim():
+        return tensor
+    return t.emit("all", [t.emit(torch.ne if wanted else torch.eq, [tensor, 0])])
 
 
 def _is_total(node: torch.fx.Node) -> bool:

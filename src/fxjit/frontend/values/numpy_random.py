@@ -119,14 +119,46 @@ _of_module(np.random.ranf, np.random.random_sample)
 _of_module(np.random.sample, np.random.random_sample)
 
 
+#: What numbers come from: a generator is made of a bit generator, and that of a sequence of seeds.
+_BITS: Final = tuple(each for each in vars(np.random).values()
+                     if isinstance(each, type) and np.random.BitGenerator in each.__bases__)
+
+
+class SeedSequenceValue(RngValue):
+    """A `numpy.random.SeedSequence` made by a step; `entropy` is what it was made of, if that is an integer."""
+
+    def __init__(self, obj: object, source: Source, entropy: Value | None) -> None:
+        super().__init__(obj, source)
+        self.entropy = entropy
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "entropy" and self.entropy is not None:
+            return self.entropy
+        return super().tp_getattro(t, name)
+
+
+def _made_of(t: Tracer, name: str, value: Value) -> object:
+    """What a generator is made of, as the argument of a step: a seed, or what a step made."""
+    value = value.realize()
+    if isinstance(value, RngValue) and isinstance(value.source, RandomSource):
+        return StepResult(value.source.at)
+    (seed,), _ = seed_arguments(t, name, [value], {})
+    return seed
+
+
 def _creates_generator(make: Any) -> None:
     @handles(make)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given, named = seed_arguments(t, f"numpy.random.{make.__name__}", args, kwargs)
+        label = f"numpy.random.{make.__name__}"
+        given = [_made_of(t, label, arg) for arg in args]
+        named = {name: _made_of(t, label, arg) for name, arg in kwargs.items()}
         may_fail = any(isinstance(arg, Source) for arg in (*given, *named.values()))  # a negative one, say
         at = step(t, make, given, named, may_fail=may_fail)
-        return NumpyRngValue(t.rng_steps.example(at), RandomSource(at))
+        example, source = t.rng_steps.example(at), RandomSource(at)
+        if isinstance(example, np.random.SeedSequence):
+            return SeedSequenceValue(example, source, args[0] if len(args) == 1 and args[0].pytype() is int else None)
+        return (RngValue if isinstance(example, np.random.BitGenerator) else NumpyRngValue)(example, source)
 
 
-_creates_generator(np.random.RandomState)
-_creates_generator(np.random.default_rng)
+for _make in (np.random.RandomState, np.random.Generator, np.random.default_rng, np.random.SeedSequence, *_BITS):
+    _creates_generator(_make)
