@@ -173,3 +173,64 @@ def test_an_exception_leaves_the_block(assert_same_as_eager):
         except ValueError:
             return x * 2, torch.is_grad_enabled()
     assert_same_as_eager(fn, leaf(3))
+
+
+DECORATORS = {
+    "no_grad": lambda: torch.no_grad(), "no_grad, bare": lambda: torch.no_grad, "enable_grad": lambda: torch.enable_grad(),
+    "off": lambda: torch.set_grad_enabled(False), "on": lambda: torch.set_grad_enabled(mode=True),
+    "inference": lambda: torch.inference_mode(), "no inference": lambda: torch.inference_mode(False),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16), "range": lambda: torch.profiler.record_function("a", "b"),
+    "kernels": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+}
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("manager", DECORATORS)
+def test_managers_as_decorators_in_traced_code(assert_same_as_eager, manager, before):
+    make = DECORATORS[manager]
+
+    def inner(x):
+        return x @ x, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def called(x):
+        function = make()(inner)
+        return function(x), function(x * 2), torch.is_grad_enabled(), x * 3
+
+    def decorated(x):
+        @make()
+        def function(y):
+            return y * 3, torch.is_grad_enabled()
+
+        return function(x), torch.is_grad_enabled()
+
+    def kept(x):
+        manager = make()
+        function, between = manager(inner), torch.is_grad_enabled()
+        with torch.no_grad():
+            return function(x), between, torch.is_grad_enabled()
+
+    for program in (called, decorated, kept):
+        with torch.set_grad_enabled(before):
+            assert_same_as_eager(program, torch.ones(2, 2, requires_grad=before))
+            assert torch.is_grad_enabled() is before
+
+
+@pytest.mark.parametrize("manager", DECORATORS)
+def test_decorated_behind_a_break(manager):
+    make = DECORATORS[manager]
+
+    def program(x):
+        manager = make()
+        fxjit.graph_break()
+        function = manager(lambda y: (y @ y, torch.is_grad_enabled()))
+        fxjit.graph_break()
+        return function(x), torch.is_grad_enabled()
+
+    compiled = fxjit.compile(program, backend="eager")
+    for function in (program, compiled):
+        (y, inside), outside = function(torch.ones(2, 2, requires_grad=True))
+        made = (y.detach(), y.requires_grad, y.dtype, inside, outside)
+        torch._C._set_grad_enabled(True)
+        if function is program:
+            expected = made
+    assert made[1:] == expected[1:] and torch.equal(made[0], expected[0])

@@ -186,7 +186,8 @@ def test_random_conditions(seed: int) -> None:
     lines = ["def program(x, y, k, flag, s):", "    out = [x * 2]"]
     for nth in range(3):
         form = drawn.choice(["    if {}:\n        out.append(x + {})\n    else:\n        out.append(y - {})",
-                             "    out.append(bool({}))\n    out.append(x + {} * {})", "    out.append(y if {} else x * {} - {})",
+                             "    out.append(bool({}))\n    out.append(x + {} * {})",
+                             "    out.append(y if {} else x * {} - {})",
                              "    out.append(not {})\n    out.append(y * {} + {})"])
         lines.append(form.format(condition(2), nth, nth))
     scope: dict[str, Any] = {"torch": torch}

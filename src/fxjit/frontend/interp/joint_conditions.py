@@ -8,6 +8,7 @@ the trace starts again and breaks at `a`.
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Final
 
 import torch
@@ -50,14 +51,10 @@ def run(m: Machine, i: Instruction, value: Value) -> bool:
         return False
     joint = _joint(m, i, value, end, is_tested)
     if joint is None:
-        t.break_points.apart.add((m.code.code, i.index))
-        leave_trace(RestartTrace("what is tested next is for eager code alone", action=_try_again))
+        alone = partial(t.break_points.apart.add, (m.code.code, i.index))
+        leave_trace(RestartTrace("what is tested next is for eager code alone", action=alone))
     m.stack.append(joint)
     return True
-
-
-def _try_again() -> None:
-    """Nothing: the attempt is none of those that end at a break point."""
 
 
 def _joint(m: Machine, i: Instruction, first: Value, end: int, is_tested: bool) -> Value | None:

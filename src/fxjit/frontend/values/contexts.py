@@ -72,7 +72,7 @@ class ContextValue(Value):
     # -- the interface to the interpreter -------------------------------------------------------------------------------
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name in ("__enter__", "__exit__", "clone"):
+        if name in ("__enter__", "__exit__", *_COPIES):
             raw, _ = descriptors.look_up(t, self.cls, name)
             if isinstance(raw, types.FunctionType) and not descriptors.is_trusted(raw.__globals__.get("__name__")):
                 t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__,
@@ -82,6 +82,10 @@ class ContextValue(Value):
             return t.make(self.cls)
         if name == "mode" and self.cls in (torch.inference_mode, torch.set_grad_enabled):  # what their `clone` reads
             return t.make(self.arguments[0])
+        return self.own_attribute(t, name)
+
+    def own_attribute(self, t: Tracer, name: str) -> Value:
+        """An attribute that only some managers have."""
         t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                  why="only entering and leaving it is traced")
 
@@ -102,8 +106,12 @@ class ContextValue(Value):
         self.push_manager(cg)
 
 
+#: The methods by which the decorators of torch and contextlib make another manager for each call.
+_COPIES: Final = ("clone", "_recreate_cm")
+
+
 class ContextMethodValue(Value):
-    """`manager.__enter__`, `manager.__exit__` or `manager.clone`, bound."""
+    """`manager.__enter__`, `manager.__exit__` or one that makes another such manager, bound."""
 
     def __init__(self, manager: ContextValue, name: str) -> None:
         super().__init__(None)
@@ -133,7 +141,7 @@ class ContextMethodValue(Value):
             manager.entered.append((t.root.steps, t.root.index))
             entered_managers(t).append(manager)
             return manager.enter(t)
-        if self.name == "clone":
+        if self.name in _COPIES:
             return manager.clone(t)
         if manager.entered:
             manager.entered.pop()
@@ -244,6 +252,11 @@ class GradModeValue(ContextValue):
             t.break_("context-unsupported", value=self.describe(), type=self.cls.__name__,
                      why="it is left, and was not entered")
         set_grad_mode(t, bool(self.previous))
+
+    def own_attribute(self, t: Tracer, name: str) -> Value:
+        if name == "prev" and self.previous is not None:  # which set_grad_enabled brings back where it is a decorator
+            return t.make(self.previous)
+        return super().own_attribute(t, name)
 
     def rebuild(self, cg: Rebuilder) -> None:
         if self.previous is None:
@@ -537,7 +550,7 @@ def _wrap_kernel(t: Tracer, obj: Any, source: Source) -> Value:
     return ConstantValue(obj, source)
 
 
-class AttentionKernels:
+class AttentionKernels(contextlib.ContextDecorator):
     """`sdpa_kernel` as an object whose arguments can be read: what a resume function enters again."""
 
     def __init__(self, kernels: tuple[str, ...], set_priority: bool) -> None:
@@ -545,6 +558,9 @@ class AttentionKernels:
         self.set_priority = set_priority
         backends = [getattr(torch.nn.attention.SDPBackend, name) for name in kernels]
         self._manager = torch.nn.attention.sdpa_kernel(backends, set_priority)
+
+    def _recreate_cm(self) -> AttentionKernels:
+        return AttentionKernels(self.kernels, self.set_priority)
 
     def __enter__(self) -> Any:
         return self._manager.__enter__()
@@ -573,6 +589,9 @@ class AttentionKernelsValue(ContextValue):
 
     def leave(self, t: Tracer) -> None:
         t.emit(set_attention_kernels, list(self.previous.pop()))
+
+    def clone(self, t: Tracer) -> Value:
+        return AttentionKernelsValue(self.kernels, self.set_priority)
 
     def push_manager(self, cg: Rebuilder) -> None:
         cg.call(AttentionKernels, tuple(kernel.name for kernel in self.kernels), self.set_priority)
