@@ -1,8 +1,8 @@
 """Joint conditions: `if a and b`, `bool(a or b)` of data, as one branch and not as one for each of `a` and `b`.
 
 Where the branch on `a` would break the graph, what is tested next is traced first. If that had no effects and its operators
-have a result for all numbers, nobody can tell whether it was computed, and the graph gives the truth of both together. Otherwise
-the trace starts again and breaks at `a`.
+have a result for all numbers, nobody can tell whether it was computed, and the graph gives the truth of both. Otherwise the
+trace starts again and breaks at `a`.
 """
 
 from __future__ import annotations
