@@ -20,6 +20,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._lobpcg": ("GRAPH", ""),
     "torch._lowrank": ("GRAPH", ""),
     "torch.signal": ("TRACE", ""),
+    "torch.masked._ops": ("GRAPH", ""),
     "torch.nn": ("TRACE", ""),
     "torch.nn.parallel": ("SKIP", "call-skipped-module"),
     "torch.nested": ("TRACE", ""),

@@ -15,7 +15,7 @@ from fxjit.frontend.values.base import Value, _NotImplemented
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.guards.source import Source
 
-#: A method of C of such an object, bound; None where the name is of something else (untraceable_methods.py).
+#: A method of such an object, bound, or a fact about it; None where the name is of something else (untraceable_methods.py).
 method_of: Final[ExtensionPoint[[Tracer, UntraceableValue, str], Value | None]] = ExtensionPoint("method_of")
 
 

@@ -1,4 +1,4 @@
-"""Methods of C of objects that are known by name only."""
+"""Methods of objects that are known by name only, and facts about such tensors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import torch
+
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, untraceable
 from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.guards.kinds import ConstIs
+from fxjit.guards.source import AttrSource
 
 
 class UntraceableMethodValue(Value):
-    """A method of C of such an object, bound: reading one does nothing, so that the graph ends once, at the call. What the
-    instance has under the name is read when new bytecode reads it."""
+    """A method of such an object, bound: reading one does nothing, so that the graph ends once, at the call. What the instance
+    has under the name is read when new bytecode reads it."""
 
     def __init__(self, owner: UntraceableValue, name: str) -> None:
         super().__init__(None)
@@ -22,7 +26,7 @@ class UntraceableMethodValue(Value):
         self.name: Final = name
 
     def pytype(self) -> type:
-        return types.BuiltinMethodType
+        return type(getattr(self.owner.obj, self.name))
 
     def describe(self) -> str:
         return f"`{self.owner.pytype().__name__}.{self.name}`"
@@ -47,5 +51,22 @@ def _method_of(t: Tracer, owner: UntraceableValue, name: str) -> Value | None:
     if descriptors.look_up(t, cls, "__getattribute__")[0] is not object.__getattribute__:
         return None
     found, place = descriptors.look_up(t, cls, name)
-    is_method = isinstance(found, types.MethodDescriptorType) and place is not object
+    if name in _FACTS and owner.reason == "tensor-layout" and cls in (torch.Tensor, torch.nn.Parameter):
+        return _fact(t, owner, name)
+    is_method = isinstance(found, (types.MethodDescriptorType, types.FunctionType)) and place is not object
     return UntraceableMethodValue(owner, name) if is_method else None
+
+
+#: What no call changes but one that breaks the graph, and guards find again: programs choose by it what to do with a sparse
+#: tensor.
+_FACTS: Final = frozenset({
+    "layout", "dtype", "ndim", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_cuda", "is_cpu", "is_meta",
+    "is_leaf", "requires_grad",
+})
+
+
+def _fact(t: Tracer, owner: UntraceableValue, name: str) -> Value:
+    assert owner.source is not None, "asked by who gives it"
+    found = getattr(owner.obj, name)
+    t.guard(ConstIs(AttrSource(owner.source, name), found))
+    return t.make(found)
