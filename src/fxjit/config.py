@@ -231,8 +231,8 @@ class Cpp(Group):
     require: bool = _row(False, "Raise when no compiler works or it refuses a kernel, instead of ATen doing all operators.")
     extra_flags: str = _row("", "Flags added to the compiler's command.", in_cache_key=True)
     own_products: bool = _row(
-        True, "Multiply matrices of float32 by fxjit's own kernels, of vectors or of tiles, where these were measured to be faster "
-        "than the BLAS that ATen calls, and few rows of bfloat16.", in_cache_key=True,
+        True, "Multiply matrices of float32 by fxjit's own kernels, of vectors or of tiles, where these were measured to be "
+        "faster than the BLAS that ATen calls, and few rows of bfloat16.", in_cache_key=True,
     )
     own_convolutions: bool = _row(
         True, "Convolve images of float32 that are channels last by fxjit's own kernels where these were measured to be about "

@@ -136,5 +136,6 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_linear, join_selected, drop_dead,
-    share_equal, pad_products, widen_attention, add_looked_up, bucket_collectives, mark_in_place, write_by_aten, delay_wait_tensor,
+    share_equal, pad_products, widen_attention, add_looked_up, bucket_collectives, mark_in_place, write_by_aten,
+    delay_wait_tensor,
 )  # fmt: skip

@@ -15,8 +15,8 @@ from fxjit.backends.graph.edit import call_like
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
-#: Queries times keys of a head up to which float32 is faster. Xeon with tiles of bfloat16, one thread, of bfloat16, times as fast:
-#: 49 x 49 (64 x 4 heads of 32) 8.0, 64 x 64 (8 x 4 of 32) 6.8, 128 x 128 (4 x 12 of 64) 2.4, 197 x 197 (4 x 6 of 64) 1.6,
+#: Queries times keys of a head up to which float32 is faster. Xeon with tiles of bfloat16, one thread, of bfloat16, times as
+#: fast: 49 x 49 (64 x 4 heads of 32) 8.0, 64 x 64 (8 x 4 of 32) 6.8, 128 x 128 (4 x 12 of 64) 2.4, 197 x 197 (4 x 6 of 64) 1.6,
 #: 256 x 256 (2 x 12 of 64) 1.07, (16 of 128) 0.71, 512 x 512 0.83. Of float16 1.2 or more at all of these.
 SHORT: Final = 200 * 200
 
@@ -42,11 +42,13 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node, half: torch.dtype) -> Non
 
     with graph.inserting_before(node):
         node.args, node.kwargs = tuple(map(widened, node.args)), {name: widened(value) for name, value in node.kwargs.items()}
-    given: tuple[tuple[Any, ...], dict[str, Any]] = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
-    with node.args[0].meta["val"].fake_mode:  # type: ignore[union-attr]  # a node
-        node.meta["val"] = node.target(*given[0], **given[1])  # type: ignore[operator]  # an operator
+    fake: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+    args, kwargs = fake
+    with args[0].fake_mode:
+        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an operator
     for item in list(node.users):
         item.meta["val"] = node.meta["val"][item.args[1]]
         with graph.inserting_after(item):
             narrow = call_like(graph, item, aten._to_copy.default, item, dtype=half)
-        item.replace_all_uses_with(narrow, delete_user_cb=lambda user, narrow=narrow: user is not narrow)
+        for user in [each for each in item.users if each is not narrow]:
+            user.replace_input_with(item, narrow)
