@@ -259,6 +259,24 @@ def runs_once(target: Any) -> bool:
     return not is_known(target) and (not getattr(target, "is_opaque", False) or getattr(target, "runs_once", False))
 
 
+_definitions: Final[Any] = torch_private.get_or("torch._library.custom_ops.OPDEFS", {})
+
+
+def only_computes(target: Any) -> bool:
+    """Whether the callee is an operator that an installed package declared by `torch.library.custom_op` to write to nothing and
+    to draw nothing. It is taken at its word, as what packages give to `allow_in_graph` is: where the graph fails, it may run
+    again."""
+    overloads = overloads_of(target) if isinstance(target, (OpOverload, OpOverloadPacket)) else ()
+    return bool(overloads) and all(map(_is_declared_to_compute, overloads))
+
+
+def _is_declared_to_compute(overload: OpOverload) -> bool:
+    definition = _definitions.get(overload._schema.name)
+    if definition is None or overload._schema.is_mutable or torch.Tag.nondeterministic_seeded in overload.tags:
+        return False
+    return _is_of_a_package(definition._init_fn)
+
+
 def _is_of_a_package(fn: types.FunctionType) -> bool:
     """Whether an installed package has its code; torch and fxjit do not count."""
     return origin_of(fn.__code__.co_filename).whose is Whose.PACKAGE and package_of(fn) not in ("torch", "fxjit")

@@ -4,6 +4,7 @@ behind one, cannot start over in the program's code (speculation.py).
 What such a graph raises would pass by the handlers of the frame, and the effects that stand before it would be lost. There the
 graph breaks instead: before an operator of the program's, and behind one before any that may raise on its data. Operators of
 installed packages follow effects in every layer of some models, and are taken to raise on no data where no handler expects it.
+Those that a package declares to do nothing but compute may run again, so that frames with them can start over.
 Where a break is an error, or the frame could not go on behind it, all of them are in the graph.
 """
 
@@ -24,7 +25,7 @@ from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.homes import package_of, target_name
 from fxjit.origins import is_installed
-from fxjit.schemas import Observer, overloads_of, runs_once, updated_statistics
+from fxjit.schemas import Observer, only_computes, overloads_of, runs_once, updated_statistics
 
 if TYPE_CHECKING:
     from fxjit.frontend.trace import Trace
@@ -41,7 +42,7 @@ class OperatorsOnce:
     def before(self, t: Trace, target: Target) -> Observer | None:
         """A call is to be put in the graph: breaks where it would raise unseen. Gives what watches it run on fake tensors, for
         `behind`."""
-        if not runs_once(target):
+        if not runs_once(target) or only_computes(target):
             return Observer() if self._any and _may_break(t) and ((t.effects and _goes_on(t)) or _is_under_handler(t)) else None
         if _may_break(t):
             if _is_under_handler(t):

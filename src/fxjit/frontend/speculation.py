@@ -18,6 +18,7 @@ from fxjit.schemas import (
     all_nodes,
     inner_graphs,
     may_raise_on,
+    only_computes,
     overloads_of,
     reaches_beyond,
     runs_once,
@@ -173,4 +174,4 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
         return True
     if node.target is getattr:
         return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
-    return not runs_once(node.target)
+    return not runs_once(node.target) or only_computes(node.target)
