@@ -24,6 +24,7 @@ from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
 from fxjit.fake_execution import DATA_DEPENDENT, python_dispatcher
 from fxjit.first_calls import Layout
+from fxjit.frontend.replaced_operators import replaced, torchs_own
 from fxjit.frontend.views_of_parts import faked
 from fxjit.guards.kinds import ConstIs, TensorIs
 from fxjit.guards.shapes import torch_source
@@ -189,6 +190,8 @@ class ShapePolicy:
 
     def __init__(self, history: FrameHistory, dynamic: bool | None, break_points: BreakPoints) -> None:
         self.history = history
+        #: Where the program has put something in the place of torch's own functions.
+        self.replaced = replaced()
         self.shape_env: Any = None  # where the feature is off
         if torch_private.is_on("sizes that vary", thoroughly=True):
             torch_compat.import_of_shapes()
@@ -209,6 +212,10 @@ class ShapePolicy:
 
     def fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         """The fake tensor of an input, and the dimensions that are symbols in it."""
+        with torchs_own(self.replaced):
+            return self._fake(tensor, source)
+
+    def _fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
         if self.shape_env is None:
             return faked(tensor, lambda given: self.fake_mode.from_tensor(given, static_shapes=True)), frozenset()
         marked = marks(tensor, "_dynamo_dynamic_indices")

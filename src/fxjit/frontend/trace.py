@@ -43,6 +43,7 @@ from fxjit.frontend.interp.resumability import is_held
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
 from fxjit.frontend.operators_once import OperatorsOnce
+from fxjit.frontend.replaced_operators import original, torchs_own
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.rng_steps import RngSteps
 from fxjit.frontend.speculation import Speculation, version
@@ -332,7 +333,7 @@ class Trace:
 
     def emit(self, target: Callable[..., object] | str, args: Sequence[Value | object],
              kwargs: Mapping[str, Value | object] | None = None) -> Value:
-        nobody_dispatches = overrides.FAMILY not in self._scratch
+        target, nobody_dispatches = original(target) if self.policy.replaced else target, overrides.FAMILY not in self._scratch
         node_args = tuple(self._graph_arg(arg) for arg in args)
         node_kwargs = {name: self._graph_arg(arg) for name, arg in (kwargs or {}).items()}
         if nobody_dispatches and overrides.FAMILY in self._scratch:
@@ -505,6 +506,7 @@ class Trace:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.policy.fake_mode)
             stack.enter_context(self.policy.reading_data(False))
+            stack.enter_context(torchs_own(self.policy.replaced))
             if self.has_symbols:
                 stack.enter_context(python_dispatcher())
                 stack.enter_context(unguarded_convolutions())

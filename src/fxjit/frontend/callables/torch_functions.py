@@ -68,7 +68,7 @@ def default(fn: Any) -> Handler | None:
         return _attribute_handler(fn)
     if isinstance(fn, types.FunctionType) and module_of(fn):
         spelled = str(fn.__name__)
-        if torch.Tensor.__dict__.get(spelled) is fn:
+        if torch.Tensor.__dict__.get(spelled) is fn and tensor_methods.is_torchs(fn):
             return _method_handler(spelled)
         if spelled in _COMPILING and package_of(fn) in ("torch", "fxjit"):
             return _known_handler(_COMPILING[spelled])
