@@ -1,5 +1,5 @@
-"""Programs that put something of their own in the place of torch's functions and methods (counters of operations, casts): it runs
-once for each call, as in eager, and never while compiling."""
+"""Programs that put something of their own in the place of torch's functions and methods (counters of operations, casts): it
+runs once for each call, as in eager, and never while compiling."""
 
 from __future__ import annotations
 
