@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -126,6 +128,53 @@ def test_what_float32_can_do_exactly_is_exact(ours):
     assert torch.equal(compiled(whole, whole.t()), torch.mm(whole.double(), whole.double().t()).float())
     x, rows = torch.randn(90, 41), torch.randint(90, (65,))
     assert torch.equal(compiled(torch.nn.functional.one_hot(rows, 90).float(), x), x[rows])  # all 24 bits of each number
+
+
+@needs_kernels
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_libraries_products_in_between(ours, threads: int):
+    """Tiles are a thread's state, which oneDNN's kernels of bfloat16 set, too."""
+    before = torch.get_num_threads()
+    a, b, x, w = torch.randn(96, 160), torch.randn(160, 64), torch.randn(2, 32, 16, 16).bfloat16(), torch.randn(32, 32, 3, 3).bfloat16()
+    q = torch.randn(2, 4, 64, 32).bfloat16()
+    theirs = [lambda: a.bfloat16() @ b.bfloat16(), lambda: F.conv2d(x, w), lambda: F.scaled_dot_product_attention(q, q, q)]
+    try:
+        torch.set_num_threads(threads)
+        compiled = fxjit.compile(torch.mm, fullgraph=True)
+        expected, others = compiled(a, b), [each() for each in theirs]
+        for turn in range(60):
+            assert torch.equal(theirs[turn % 3](), others[turn % 3])
+            for _ in range(turn % 4):
+                assert torch.equal(compiled(a, b), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernels
+def test_signals_and_threads_in_between(ours):
+    a, b, seen = torch.randn(300, 300), torch.randn(300, 300), []
+    compiled = fxjit.compile(torch.mm, fullgraph=True)
+    expected, right = compiled(a, b), []
+
+    def work():
+        right.extend(torch.equal(compiled(a, b), expected) for _ in range(30))
+
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(torch.equal(compiled(a, b), expected)))
+    others = [threading.Thread(target=work) for _ in range(3)]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        for each in others:
+            each.start()
+        work()
+        end = time.monotonic() + 20
+        while not seen and time.monotonic() < end:
+            work()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for each in others:
+            each.join()
+        signal.signal(signal.SIGALRM, before)
+    assert seen and all(seen) and all(right) and len(right) >= 120
 
 
 @needs_kernels
