@@ -80,6 +80,7 @@ from fxjit.resume.entry import plan as plan_new_code
 from fxjit.resume.region import FEW_OPERATORS
 from fxjit.resume.rescue import raising_code
 from fxjit.skips import any_function_replaced, torch_replaced
+from fxjit.skips.frames import is_handler_call
 from fxjit.stored.record import Compiled, Skipped, Stored
 from fxjit.stored.state import present
 from fxjit.tensor_shim import ensure as ensure_tensor_shim
@@ -108,6 +109,10 @@ def compile_frame(options: Options, func: types.FunctionType, code: types.CodeTy
     """The entry for a frame about to start, stored on its code object; None: run the frame as it is."""
     frame = Frame(func, code, args, closure, globals_, builtins)
     if entries.waits_for_retry(code, options):
+        return None
+    if is_handler_call(args):
+        entries.mark_skipped(code, None, "skip-signal-handler", recursive=True)
+        events.report_skip(code, "skip-signal-handler", {})
         return None
     with entries.compiling(code, options) as alone:
         if not alone:

@@ -652,6 +652,12 @@ SKIPS = (
         ("Call the module once before it is compiled.",),
     ),
     Reason(
+        "skip-signal-handler",
+        "The handler of a signal",
+        "`{function}` was called for a signal while compiled code ran: neither it nor what it calls is compiled.",
+        ("Compile a function that the handler calls by itself, if that is to be fast.",),
+    ),
+    Reason(
         "skip-torch-replaced",
         "A method of tensors that tracing relies on was replaced",
         "`torch.Tensor.{method}` is not torch's own now, so that `{function}` cannot be traced; it is when torch's is back.",

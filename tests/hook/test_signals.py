@@ -458,3 +458,31 @@ def test_an_exception_thrown_into_a_thread() -> None:
         thread.join(20)
         assert not thread.is_alive()
     assert len(arrived) == 3 and not fxjit.counters["failed_graphs"]
+
+
+def helper(x: torch.Tensor) -> bool:
+    return bool((x > 0).all())  # a branch on data, which a whole graph cannot have
+
+
+@pytest.mark.parametrize("form", ["function", "method", "any arguments"])
+def test_a_handler_that_calculates_is_no_part_of_the_compiled_code_that_it_interrupts(form: str):
+    x, seen = torch.rand(64, 64) + 1, []
+    compiled = fxjit.compile(torch.mm, fullgraph=True)
+    expected = compiled(x, x)
+
+    class Watch:
+        def look(self, number: int, frame: Any) -> None:
+            if helper(x):
+                seen.append(torch.equal(compiled(x, x), expected))
+
+    def look(number: int, frame: Any) -> None:
+        Watch().look(number, frame)
+
+    signal.signal(signal.SIGALRM, {"function": look, "method": Watch().look, "any arguments": lambda *_: look(*_)}[form])
+    end = time.monotonic() + 60
+    while len(seen) < 40 and time.monotonic() < end:
+        with alarm(CHANCE.uniform(1e-5, 2e-3)):
+            until = time.monotonic() + 4e-3
+            while time.monotonic() < until:
+                assert torch.equal(compiled(x, x), expected)
+    assert len(seen) >= 40 and all(seen)

@@ -149,9 +149,11 @@ class _Collector:
                 yield self._guard(expr)
 
     def _ranges(self) -> Iterator[Guard]:
-        for symbol in self._places:
+        used = {symbol for expr in (*(expr for _, expr in self._numbers), *(guard.expr for guard in self._env.guards))
+                for symbol in sympy.sympify(expr).free_symbols}
+        for symbol, place in self._places.items():
             bounds = self._env.var_to_range.get(symbol)
-            if bounds is None:
+            if bounds is None or (_of_a_base(place) and symbol not in used):
                 continue
             parts = []
             if bounds.lower not in (-sympy.oo, _NegativeIntInfinity()):
