@@ -73,8 +73,8 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
 
 
 def is_handler_call(args: Iterable[object]) -> bool:
-    """Whether CPython calls a signal's handler: with the signal's number and the frame that it interrupts, which may be one that
-    runs compiled code. Nothing of it belongs to that code."""
+    """Whether CPython calls a signal's handler: with the signal's number and the frame that it interrupts, which may be one
+    that runs compiled code. Nothing of it belongs to that code."""
     given = list(itertools.chain.from_iterable(each if type(each) is tuple else (each,) for each in args))
     return any(type(frame) is FrameType and isinstance(number, int) for number, frame in itertools.pairwise(given))
 
