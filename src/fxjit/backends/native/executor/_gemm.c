@@ -31,6 +31,7 @@ enum {
     AHEAD = 4096,       /* bytes that are fetched ahead of columns that are read one after the other, */
     LINES = 8,          /* with so many sums, one for each line of the cache */
     WORK = 1 << 17,     /* multiplications for which a thread is called: 2 us */
+    TILED = 64,         /* rows, columns and terms from which tiles are faster than vectors: 64 x 64 x 64 1.1 to 1.4 times */
 };
 
 /* -- OpenMP, as libtorch has it ------------------------------------------------------------------------------------*/
@@ -523,6 +524,14 @@ fxjit_gemm(const product_t *product)
     return task.failed ? -1 : 0;
 }
 
+int
+fxjit_gemm_unmeasured(const product_t *product)
+{
+    product_t chosen = *product;
+    chosen.by_tiles = least(least(product->m, product->n), product->k) >= TILED && fxjit_tiles_run();
+    return fxjit_gemm(&chosen);
+}
+
 static product_t
 of_batch(const product_t *first, const batch_t *batch, int64_t at)
 {
@@ -601,6 +610,13 @@ fxjit_gemm_runs(void)
 
 int
 fxjit_gemm(const product_t *product)
+{
+    (void)product;
+    return -1;
+}
+
+int
+fxjit_gemm_unmeasured(const product_t *product)
 {
     (void)product;
     return -1;
