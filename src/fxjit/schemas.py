@@ -525,10 +525,15 @@ _SECOND_NAMES: Final = {
 }
 
 
+def first_name(name: str) -> str:
+    """Of an operator that torch has under two names, in place or not, the one whose tags tell what kind it is."""
+    plain = name.rstrip("_")
+    return _SECOND_NAMES.get(plain, plain) + name[len(plain):]
+
+
 @functools.cache
 def _aten(name: str) -> tuple[OpOverload, ...]:
-    plain = name.rstrip("_")
-    name = _SECOND_NAMES.get(plain, plain) + name[len(plain):]
+    name = first_name(name)
     found = getattr(torch.ops.aten, name, None) if _has_schemas(f"aten::{name}") else None
     return _overloads_in(found) if isinstance(found, OpOverloadPacket) else ()
 

@@ -102,12 +102,12 @@ def test_an_operator_uses_random_numbers_as_its_tag_says():
 
 def test_methods_and_functions_of_torch_are_the_operators_of_their_names():
     for name in dir(torch.Tensor):
-        packet = getattr(aten, name, None) if not name.startswith("__") else None
+        packet = getattr(aten, schemas.first_name(name), None) if not name.startswith("__") else None
         if isinstance(packet, OpOverloadPacket) and isinstance(getattr(torch.Tensor, name), types.MethodDescriptorType):
             overloads = schemas.overloads_of(packet)
             assert schemas.overloads_of(name) == schemas.overloads_of(getattr(torch.Tensor, name)) == overloads
     for name in dir(torch):
-        function, packet = getattr(torch, name), getattr(aten, name, None)
+        function, packet = getattr(torch, name), getattr(aten, schemas.first_name(name), None)
         if isinstance(packet, OpOverloadPacket) and isinstance(function, types.BuiltinFunctionType):
             assert schemas.overloads_of(function) == schemas.overloads_of(packet), name
 

@@ -52,7 +52,9 @@ def _method_of(t: Tracer, owner: UntraceableValue, name: str) -> Value | None:
         return None
     found, place = descriptors.look_up(t, cls, name)
     if name in _FACTS and owner.reason == "tensor-layout" and cls in (torch.Tensor, torch.nn.Parameter):
-        return _fact(t, owner, name)
+        fact = _fact(t, owner, name)
+        if fact is not None:
+            return fact
     is_method = isinstance(found, (types.MethodDescriptorType, types.FunctionType)) and place is not object
     return UntraceableMethodValue(owner, name) if is_method else None
 
@@ -65,8 +67,11 @@ _FACTS: Final = frozenset({
 })
 
 
-def _fact(t: Tracer, owner: UntraceableValue, name: str) -> Value:
+def _fact(t: Tracer, owner: UntraceableValue, name: str) -> Value | None:
     assert owner.source is not None, "asked by who gives it"
-    found = getattr(owner.obj, name)
+    try:
+        found = getattr(owner.obj, name)
+    except RuntimeError:  # a view that was written past autograd says so when it is asked
+        return None
     t.guard(ConstIs(AttrSource(owner.source, name), found))
     return t.make(found)
