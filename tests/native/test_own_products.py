@@ -250,6 +250,14 @@ def test_the_shortest_time_decides(monkeypatch, times: tuple[int, ...], tiles: b
 
 
 @needs_kernels
+def test_a_class_or_a_library_that_is_not_there():
+    number = _C.product_class(64, 64, 64, False, False)
+    for which, library in ((10**6, 0), (-1, 0), (number, 3), (number, -1), *(() if has_tiles else ((number, 2),))):
+        with pytest.raises(ValueError, match="there is no such"):
+            _C.set_product_library(which, library)
+
+
+@needs_kernels
 def test_small_products_equal_atens_to_the_bit(ours):
     a, b = torch.randn(25, 25), torch.randn(25, 26)
     assert torch.equal(fxjit.compile(torch.mm, fullgraph=True)(a, b), torch.mm(a, b))
