@@ -522,6 +522,8 @@ _has_schemas: Final[Any] = torch_private.get_or("torch._C._jit_get_schemas_for_o
 _SECOND_NAMES: Final = {
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne", "multiply": "mul",
     "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs", "fix": "trunc",
+    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2",
+    "arctanh": "atanh",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -110,6 +111,21 @@ def test_methods_and_functions_of_torch_are_the_operators_of_their_names():
         function, packet = getattr(torch, name), getattr(aten, schemas.first_name(name), None)
         if isinstance(packet, OpOverloadPacket) and isinstance(function, types.BuiltinFunctionType):
             assert schemas.overloads_of(function) == schemas.overloads_of(packet), name
+
+
+def test_pointwise_operators_that_torch_documents_as_second_names_are_known_by_the_first():
+    seen = set()
+    for name, function in vars(torch).items():
+        said = re.search(r"Alias for :func:`torch\.(\w+)`", str(getattr(function, "__doc__", "")))
+        if said is None or not isinstance(getattr(aten, name, None), OpOverloadPacket):
+            continue
+        first, second = (schemas.overloads_of(getattr(aten, each)) for each in (said[1], name))
+        tagged = [any(torch.Tag.pointwise in each.tags for each in overloads) for overloads in (first, second)]
+        if tagged == [True, False]:
+            assert schemas.first_name(name) == said[1]
+            assert schemas.overloads_of(function) == first, name
+            seen.add(name)
+    assert {"greater", "absolute", "arccos"} <= seen
 
 
 @pytest.mark.parametrize("name", [name for name in dir(torch.Tensor) if name.endswith("_") and not name.endswith("__")])
