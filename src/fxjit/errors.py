@@ -259,6 +259,15 @@ def is_foreign(error: BaseException) -> bool:
     return error.__cause__ is not None and error.__cause__ is not error and is_foreign(error.__cause__)
 
 
+def is_signalled(given: Iterable[Any], interrupted: types.FrameType | None = None) -> bool:
+    """Whether these are the arguments of a signal's handler: the signal's number, and the frame that it interrupts (None:
+    whichever)."""
+    return _any(
+        _isinstance(number, int) and (_isinstance(each, types.FrameType) if interrupted is None else each is interrupted)
+        for number, each in itertools.pairwise(given)
+    )
+
+
 def _is_handler_call(frame: types.FrameType, interrupted: types.FrameType) -> bool:
     """Whether CPython called this frame's function as the handler of a signal: with the signal's number and the frame that it
     interrupted."""
@@ -266,7 +275,7 @@ def _is_handler_call(frame: types.FrameType, interrupted: types.FrameType) -> bo
     given = [variables.get(name) for name in code.co_varnames[:code.co_argcount]]
     if code.co_flags & inspect.CO_VARARGS:
         given += variables.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount]) or ()
-    if _any(each is interrupted and _isinstance(number, int) for number, each in itertools.pairwise(given)):
+    if is_signalled(given, interrupted):
         return True
     return _any(code is _code_of(_signal.getsignal(number)) for number in _signal.valid_signals())
 

@@ -60,7 +60,7 @@ from fxjit.frontend import entries
 from fxjit.frontend.dynamic import ShapePolicy, forget_tensors, history_of
 from fxjit.frontend.fakes import quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
-from fxjit.frontend.replaced_operators import replaced, torchs_own
+from fxjit.frontend.replaced_operators import torchs_own
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
 from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
 from fxjit.frontend.values import overrides, used_up
@@ -349,7 +349,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if graph is not None:
         allowed = offered(offer) if _may_defer(options, frame.code, trace) else contextlib.nullcontext()
         with (_stage("backend", name, seconds), process_state.queried() as states, allowed, recipe.noted() as recipes,
-              torchs_own(replaced()),
+              torchs_own(trace.policy.replaced),
               events.listen(lambda event: as_captured.append(True) if isinstance(event, events.RunsAsCaptured) else None)):
             compiled, backend = _call_backend(options, graph, result, trace)
         # A compile that is under way says only at its end which states its code depends on.

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from fxjit import config
+from fxjit.errors import is_signalled
 from fxjit.homes import module_of, package_of
 from fxjit.origins import Whose, origin_of
 
@@ -75,8 +76,7 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
 def is_handler_call(args: Iterable[object]) -> bool:
     """Whether CPython calls a signal's handler: with the signal's number and the frame that it interrupts, which may be one
     that runs compiled code. Nothing of it belongs to that code."""
-    given = list(itertools.chain.from_iterable(each if type(each) is tuple else (each,) for each in args))
-    return any(type(frame) is FrameType and isinstance(number, int) for number, frame in itertools.pairwise(given))
+    return is_signalled(itertools.chain.from_iterable(each if type(each) is tuple else (each,) for each in args))
 
 
 def is_librarys(code: CodeType, globals: Mapping[str, Any]) -> bool:
