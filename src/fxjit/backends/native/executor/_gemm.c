@@ -525,7 +525,7 @@ fxjit_gemm(const product_t *product)
 }
 
 int
-fxjit_gemm_unmeasured(const product_t *product)
+fxjit_gemm_by_size(const product_t *product)
 {
     product_t chosen = *product;
     chosen.by_tiles = least(least(product->m, product->n), product->k) >= TILED && fxjit_tiles_run();
@@ -616,7 +616,7 @@ fxjit_gemm(const product_t *product)
 }
 
 int
-fxjit_gemm_unmeasured(const product_t *product)
+fxjit_gemm_by_size(const product_t *product)
 {
     (void)product;
     return -1;

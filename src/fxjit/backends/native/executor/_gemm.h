@@ -31,7 +31,7 @@ int fxjit_gemm_runs(void);
 /* On the threads that OpenMP gives, or inside of one of its regions on the caller's; 0, or -1 where there is no memory. */
 int fxjit_gemm(const product_t *product);
 /* The same, by vectors or by tiles as its sizes say: for products of other kernels, which nobody measured. */
-int fxjit_gemm_unmeasured(const product_t *product);
+int fxjit_gemm_by_size(const product_t *product);
 /* On the caller's thread; where there is no memory, nothing is written. */
 int fxjit_gemm_alone(const product_t *product);
 int fxjit_gemm_batch(const product_t *first, const batch_t *batch);

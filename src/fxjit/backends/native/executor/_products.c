@@ -46,7 +46,7 @@ is_turned(const matrix_t *matrix)
 
 /* Whether it is one for our kernels; by which of them is said in the product. */
 static int
-is_own(product_t *product)
+choose_own(product_t *product)
 {
     if (product->m * product->n * product->k < LEAST_WORK) {
         return 0;
@@ -73,7 +73,7 @@ int
 fxjit_multiply(const product_t *product)
 {
     product_t own = *product;
-    if (is_own(&own)) {
+    if (choose_own(&own)) {
         return fxjit_gemm(&own);
     }
     multiply_by_blas(product);
@@ -83,7 +83,7 @@ fxjit_multiply(const product_t *product)
 int
 fxjit_own_batches(product_t *first, const batch_t *batch)
 {
-    return batch->count > 0 && is_own(first);
+    return batch->count > 0 && choose_own(first);
 }
 
 /* As Fortran's sgemm, of which alpha is 1 and beta 0 or 1. */
@@ -96,7 +96,7 @@ multiply_alone(const char *tb, const char *ta, const int *n, const int *m, const
         .m = *m, .n = *n, .k = *k, .out = out, .line = *ldc, .add = *(const float *)beta != 0,
         .a = {a, a_turned ? 1 : *lda, a_turned ? *lda : 1}, .b = {b, b_turned ? 1 : *ldb, b_turned ? *ldb : 1},
     };
-    if (!is_own(&product) || fxjit_gemm_alone(&product) < 0) {
+    if (!choose_own(&product) || fxjit_gemm_alone(&product) < 0) {
         fxjit_torch.sgemm(tb, ta, n, m, k, alpha, b, ldb, a, lda, beta, out, ldc);
     }
 }

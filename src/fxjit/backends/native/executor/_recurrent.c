@@ -413,24 +413,24 @@ multiply_back(const scan_t *scan)
         const float *d = scan->d_gates[which];
         product_t product = {.m = rows, .n = features, .k = gates, .a = {d, gates, 1}, .b = {own->w_input, features, 1},
                              .out = layer->d_x, .line = features, .add = which};
-        if (layer->d_x != NULL && fxjit_gemm_unmeasured(&product) < 0) {
+        if (layer->d_x != NULL && fxjit_gemm_by_size(&product) < 0) {
             return -1;
         }
         product = (product_t){.m = gates, .n = features, .k = rows, .a = {d, 1, gates}, .b = {layer->x, features, 1},
                               .out = own->d_w_input, .line = features};
-        if (own->d_w_input != NULL && fxjit_gemm_unmeasured(&product) < 0) {
+        if (own->d_w_input != NULL && fxjit_gemm_by_size(&product) < 0) {
             return -1;
         }
         product = (product_t){.m = layer->kind == GRU ? 2 * size : gates, .n = size, .k = rows, .a = {d, 1, gates},
                               .b = {own->h_before, size, 1}, .out = own->d_w_hidden, .line = size, .chain = STEPS};
-        if (own->d_w_hidden != NULL && fxjit_gemm_unmeasured(&product) < 0) {
+        if (own->d_w_hidden != NULL && fxjit_gemm_by_size(&product) < 0) {
             return -1;
         }
         if (layer->kind == GRU && own->d_w_hidden != NULL) {
             product.m = size;
             product.a = (matrix_t){scan->d_inner[which], 1, size};
             product.out += 2 * size * size;
-            if (fxjit_gemm_unmeasured(&product) < 0) {
+            if (fxjit_gemm_by_size(&product) < 0) {
                 return -1;
             }
         }
@@ -539,7 +539,7 @@ run_layer(const layer_t *layer, int backward)
         int64_t columns = scan.gates * layer->size;
         product_t product = {.m = layer->rows, .n = columns, .k = layer->features, .a = {layer->x, layer->features, 1},
                              .b = {own->w_input, 1, layer->features}, .out = own->gates, .line = columns};
-        failed |= scan.inputs[which] == NULL && fxjit_gemm_unmeasured(&product) < 0;
+        failed |= scan.inputs[which] == NULL && fxjit_gemm_by_size(&product) < 0;
         memset(scan.bias[which], 0, (size_t)((scan.gates + 1) * scan.wide) * sizeof(float));
         gather_biases(&scan, which);
     }
