@@ -232,7 +232,7 @@ def leave_trace(signal: TraceSignal, cause: BaseException | None = None) -> NoRe
 
 # As they were at first: a program may have put something else in their place when an error is looked at, and Python's own
 # modules call them by name.
-_isinstance, _any, _getattr, _hasattr = isinstance, any, getattr, hasattr
+_isinstance, _any, _getattr, _hasattr, _type = isinstance, any, getattr, hasattr, type
 
 
 def is_foreign(error: BaseException) -> bool:
@@ -261,9 +261,9 @@ def is_foreign(error: BaseException) -> bool:
 
 def is_signalled(given: Iterable[Any], interrupted: types.FrameType | None = None) -> bool:
     """Whether these are the arguments of a signal's handler: the signal's number, and the frame that it interrupts (None:
-    whichever)."""
+    whichever). They are known by their types: `isinstance` would read `__class__` of a program's objects, which it may see."""
     return _any(
-        _isinstance(number, int) and (_isinstance(each, types.FrameType) if interrupted is None else each is interrupted)
+        _type(number) is int and (_type(each) is types.FrameType if interrupted is None else each is interrupted)
         for number, each in itertools.pairwise(given)
     )
 
