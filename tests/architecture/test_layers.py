@@ -88,7 +88,7 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.schedule": NATIVE_LOW | {"backends.native.lower"},
     "backends.native.codegen": NATIVE_LOW | {"backends.native.lower", "backends.native.schedule"},
     "backends.native.runtime": NATIVE_LOW | {"backends.native.codegen"} | STORED_ARTIFACTS | RECURRENT,
-    "backends.native.executor": NATIVE_STAGES | RECURRENT,
+    "backends.native.executor": NATIVE_STAGES | RECURRENT | {"backends.native.passes"},
     "backends.native.choose": NATIVE_STAGES | STORED_ARTIFACTS | RECURRENT | {
         "backends.native.compiled", "backends.aot.runtime.call_plan"},
     "backends.native.choose.profitability": NATIVE_STAGES | RECURRENT | {
@@ -199,6 +199,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.choose.channels_last_on_gpu"),
     ("backends.native.__init__", "backends.native.choose.convolution_gradients"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
+    ("backends.native.executor.aten_calls", "backends.native.passes.grouped_products"),
     ("backends.native.executor.aten_calls", "backends.native.runtime.own_recurrent"),
     ("backends.native.stored", "backends.native.pipeline"),
     ("backends.registry", "backends.aot.node_by_node"),

@@ -84,6 +84,10 @@ SAMPLES: dict[str, tuple[Instruction, str]] = {
         Instruction("CONVOLVE", into=out, x=x, weight=y, bias=-1, sizes=Numbers((2, 3, 4))),
         "convolve(x, y, out=out, sizes=(2, 3, 4))",
     ),
+    "GROUPED": (
+        Instruction("GROUPED", into=out, a=x, b=y, ends=x, wide=0, sizes=Numbers((2, 3, 4))),
+        "grouped_mm(x, y, x, out=out, sizes=(2, 3, 4))",
+    ),
     "REPEAT": (Instruction("REPEAT", skip=0), "pass  # where it looked up out of range:"),
     "STORE_NUMBER": (Instruction("STORE_NUMBER", into=out, number=x), "out[:] = double(x)"),
     "LOAD": (Instruction("LOAD", out=out, object=Object(torch.ones(2), "self.weight")), "out = self.weight"),

@@ -10,6 +10,18 @@
 typedef void (*gemm_fn)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
                         const int *, const void *, const int *, const void *, void *, const int *);
 
+/* One operand as BLAS wants it: whether it is transposed, and the distance of its rows (or columns). Its rows are contiguous,
+ * or its columns are; lower/blas.py saw to that. */
+static inline int
+fxjit_leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int *ld)
+{
+    int transposed = !(column_stride == 1 || columns == 1);
+    int64_t lines = transposed ? columns : rows, least = transposed ? rows : columns;
+    int64_t stride = transposed ? column_stride : row_stride;
+    *ld = (int)(lines > 1 ? stride : Py_MAX(least, 1));
+    return transposed;
+}
+
 /* 0, or -1 where there is no memory. Without the GIL. */
 int fxjit_multiply(const product_t *product);
 /* Whether our kernels multiply such batches, and says in `first` which of them: else ATen does. */

@@ -182,6 +182,15 @@ run(frame_t *frame, int as_list)
             }
             pc += WORDS(BMM);
             break;
+        case I_GROUPED:
+            if (frame->profiled) {
+                SHOWN(frame, "fxjit::grouped_mm", NULL, fxjit_step_grouped(frame, OPERANDS(GROUPED)));
+            }
+            else {
+                status = fxjit_step_grouped(frame, OPERANDS(GROUPED));
+            }
+            pc += WORDS(GROUPED);
+            break;
         case I_CONVOLVE:
             if (frame->profiled) {
                 SHOWN(frame, "fxjit::convolve", NULL, fxjit_step_convolve(frame, OPERANDS(CONVOLVE)));

@@ -181,6 +181,7 @@ int fxjit_step_launch(frame_t *frame, const LAUNCH_operands *o);
 int fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o);
 int fxjit_step_gemm(frame_t *frame, const GEMM_operands *o);
 int fxjit_step_bmm(frame_t *frame, const BMM_operands *o);
+int fxjit_step_grouped(frame_t *frame, const GROUPED_operands *o);
 int fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o); /* _convolutions.c */
 
 #endif

@@ -397,18 +397,6 @@ fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o)
 
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
 
-/* One operand as BLAS wants it: whether it is transposed, and the distance of its rows (or columns). Its rows are contiguous,
- * or its columns are; lower/blas.py saw to that. */
-static int
-leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int *ld)
-{
-    int transposed = !(column_stride == 1 || columns == 1);
-    int64_t lines = transposed ? columns : rows, least = transposed ? rows : columns;
-    int64_t stride = transposed ? column_stride : row_stride;
-    *ld = (int)(lines > 1 ? stride : Py_MAX(least, 1));
-    return transposed;
-}
-
 /* The types of products, of their results as well; EIGHTHS: of halves by integers of eight bits. */
 enum { FLOATS, DOUBLES, HALVES, EIGHTHS };
 
@@ -460,7 +448,7 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     char *to = (char *)out + s[11] * item;
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;
     int lda, ldb, ldc = (int)(m <= 1 || s[9] < n ? n : s[9]);
-    int ta = leading(m, k, s[3], s[4], &lda), tb = leading(k, n, s[6], s[7], &ldb);
+    int ta = fxjit_leading(m, k, s[3], s[4], &lda), tb = fxjit_leading(k, n, s[6], s[7], &ldb);
     int im = (int)m, in = (int)n, ik = (int)k, done = 0;
     const double one_wide = 1, beta_wide = has_bias ? 1 : 0;
     if (m <= FXJIT_FEW_ROWS && k > 0) {

@@ -101,7 +101,7 @@ class FunctionName:
         if self.kind == "method":
             return getattr(torch.Tensor, METHODS[self.name])
         if self.kind == "helper":
-            return HELPERS[self.name] if self.name in HELPERS else _recurrent()
+            return HELPERS[self.name] if self.name in HELPERS else _late(self.name)
         if self.kind == "function":
             return getattr(_namespaces()[self.name.partition(".")[0]], self.name.partition(".")[2])
         if self.kind == "python":
@@ -129,9 +129,15 @@ HELPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _recurrent() -> Any:
-    """The helper `recurrent`: its module registers operators, which takes longer than to start most stored programs."""
-    return importlib.import_module("fxjit.backends.native.runtime.own_recurrent").recurrent
+#: The helpers that stand for operators of ours.
+_LATE = ("recurrent", "grouped_mm")
+
+
+def _late(name: str) -> Any:
+    """A helper whose module registers operators, which takes longer than to start most stored programs."""
+    if name == "recurrent":
+        return importlib.import_module("fxjit.backends.native.runtime.own_recurrent").recurrent
+    return importlib.import_module("fxjit.backends.native.passes.grouped_products").grouped_mm
 
 
 #: What calculates with numbers that Python has: its operators and functions, and torch's own of the kind.
@@ -170,6 +176,8 @@ def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any],
         return FunctionName("method", name)
     if target.namespace == "fxjit" and target._opname in ("recurrent", "recurrent_with_dropout"):
         return FunctionName("helper", "recurrent")
+    if target.namespace == "fxjit" and target._opname in _LATE:
+        return FunctionName("helper", target._opname)
     if target.namespace == "aten":
         key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
         if key not in _found:

@@ -25,6 +25,7 @@ from ..hints import Hints
 from ..index import Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
 from ..lower.blas import Product, blas_is_atens, origin, product_of, product_of_few_rows
+from ..lower.grouped import GroupedProduct, grouped_product_of
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.own_convolutions import is_preferred
 from ..runtime.own_products import Shape
@@ -260,6 +261,10 @@ class _Planner:
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
+        groups = grouped_product_of(node, self.low)
+        if groups is not None:
+            self.multiply_groups(node, groups)
+            return
         convolution = convolution_of(node, self.hints)
         if convolution is not None and is_preferred(convolution[0]):
             self.convolve(node, convolution[1])
@@ -397,6 +402,15 @@ class _Planner:
         self.allocate(self.low.buffers[name])
         self.add("BMM", into=Variable(name), a=a, b=b, float32=int(self.note_batches(metas)))
         return True
+
+    def multiply_groups(self, node: torch.fx.Node, groups: GroupedProduct) -> None:
+        name = self.names[node] = self.low.storage[node]
+        self.allocate(self.low.buffers[name])
+        a, b, ends = (Variable(self.tensor(origin(arg))) for arg in node.args)  # type: ignore[arg-type]  # nodes
+        for product in groups.typical(self.hints):
+            self.note_product(product)
+        wide = int(meta_of(node.args[2]).dtype is torch.int64)  # type: ignore[arg-type]  # a node
+        self.add("GROUPED", into=Variable(name), a=a, b=b, ends=ends, wide=wide, sizes=Numbers(groups.numbers))
 
     # Convolutions
 

@@ -90,6 +90,13 @@ def _bmm(i: Instruction) -> str:
     return f"bmm({_text(i, 'a')}, {_text(i, 'b')}, out={_text(i, 'into')})"
 
 
+def _grouped(i: Instruction) -> str:
+    numbers = i.operands["sizes"]
+    assert isinstance(numbers, Numbers)
+    operands = _commas([_text(i, "a"), _text(i, "b"), _text(i, "ends")])
+    return f"grouped_mm({operands}, out={_text(i, 'into')}, sizes={_tuple(numbers.sizes)})"
+
+
 def _convolve(i: Instruction) -> str:
     numbers = i.operands["sizes"]
     assert isinstance(numbers, Numbers)
@@ -121,7 +128,8 @@ def _return(i: Instruction) -> str:
 #: How each instruction is printed.
 FORMS: dict[str, Callable[[Instruction], str]] = {
     "ALLOCATE": _allocate, "ARENA": _arena, "LAUNCH": _launch, "CALL_KERNEL": _call_kernel, "VIEW": _view, "CALL": _call,
-    "ITEM": _item, "BIND": _bind, "ASSERT_STRIDES": _assert_strides, "GEMM": _gemm, "BMM": _bmm, "CONVOLVE": _convolve,
+    "ITEM": _item, "BIND": _bind, "ASSERT_STRIDES": _assert_strides, "GEMM": _gemm, "BMM": _bmm,
+    "GROUPED": _grouped, "CONVOLVE": _convolve,
     "STORE_NUMBER": _store_number, "LOAD": _load, "FREE": _free, "WRITES": _writes, "RETURN": _return,
     "REPEAT": _repeat, "FAIL": _fail,
 }  # fmt: skip
