@@ -40,6 +40,7 @@ from fxjit import (
 from fxjit.backends.door import noted_results
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
+from fxjit.backends.graph.steps import split_by_step
 from fxjit.backends.registry import checking_results, is_built_in, tells_writes
 from fxjit.backends.tiers import Deferred, Offer, offered
 from fxjit.counters import add_time
@@ -631,9 +632,14 @@ def _call_backend(options: Options, graph: torch.fx.GraphModule, result: TraceRe
         with preserved_state(), quiet_fake_tensors(), unguarded_convolutions(), _tracing(mode, trace.policy.contexts):
             makers: list[str | Callable[..., Any]] = []
             compile_part = functools.partial(_run_backend, options, makers)
-            compiled = split_by_ddp_bucket(graph, examples, compile_part)
-            if compiled is not None:
-                makers.append(options.chosen_backend)
+            compiled = split_by_step(graph, examples, compile_part, whole=options.chosen_backend == "eager")
+            if compiled is not None:  # none of its parts knows what those before it wrote
+                compiled = without_torch_function(compiled) if overrides.inlined_in(graph) else compiled
+                makers.append("eager" if is_built_in(options.chosen_backend) else options.chosen_backend)
+            else:
+                compiled = split_by_ddp_bucket(graph, examples, compile_part)
+                if compiled is not None:
+                    makers.append(options.chosen_backend)
             compiled = compiled or compile_part(graph, examples)
     except FxjitError:
         raise

@@ -232,7 +232,8 @@ def drops_nothing(node: Node) -> bool:
 def target_uses_rng(target: Any) -> bool:
     """Whether the operator or function may use random numbers, by some arguments."""
     if isinstance(target, types.FunctionType):
-        return is_known(target) and _function_uses_rng(target)
+        told: bool | None = getattr(target, "uses_rng", None)
+        return is_known(target) and (_function_uses_rng(target) if told is None else told)
     return any(torch.Tag.nondeterministic_seeded in each.tags for each in overloads_of(target))
 
 

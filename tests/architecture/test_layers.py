@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
        "counters", "events", "debug", "schemas", "fake_execution", "fake_strides", "collectives", "tensor_wrappers",
        "overlap", "composites", "first_calls",
-       "homes", "origins", "copied_context", "applied", "torch_compat", "torch_private"}
+       "homes", "origins", "copied_context", "applied", "state_steps", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.machine", "choose.model",
                  "choose.recompute", "choose.fusion")
@@ -46,6 +46,7 @@ LAYERS: dict[str, set[str]] = {
     "copied_context": set(),
     "first_calls": set(),
     "applied": set(),
+    "state_steps": {"torch_private"},
     "schemas": {"homes", "origins", "tensor_wrappers", "torch_private"},
     "fake_execution": {"fake_strides", "torch_compat", "torch_private"},
     "fake_strides": {"torch_private"},
@@ -59,6 +60,7 @@ LAYERS: dict[str, set[str]] = {
     "backends.graph": LOW,
     "backends.graph.split": LOW | {"backends.eager", "backends.graph"},
     "backends.graph.buckets": LOW | {"backends.graph"},
+    "backends.graph.steps": LOW | {"backends.eager", "backends.graph"},
     "backends.eager": LOW | {"backends.graph.facts"},
     "backends.door": LOW | {"backends.eager"},
     "backends.aot.runtime": LOW | {"tensor_shim", "backends.graph"},

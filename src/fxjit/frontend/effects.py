@@ -116,6 +116,11 @@ class Effects:
         else:
             self._undo_checks[value] = restored
 
+    def reach_back(self) -> None:
+        """Something that existed before is changed by the graph itself."""
+        if self._confined_since is not None:
+            self._reached_back = True
+
     @contextmanager
     def confined(self) -> Iterator[Callable[[], bool]]:
         """A context that reports whether its block had no effects but on values made in it, or they were undone."""

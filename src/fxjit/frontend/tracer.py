@@ -63,6 +63,9 @@ class EffectLog(Protocol):
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
 
+    def reach_back(self) -> None:
+        """Something that existed before is changed by the graph itself."""
+
     def puts_off_only(self, fn: Callable[..., object]) -> bool:
         """Whether no call is put off but those of `fn`."""
 

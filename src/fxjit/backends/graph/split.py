@@ -146,7 +146,7 @@ class Part:
         graph.output(tuple(copies[node] for node in self.outputs))
         self.inference = False
         self.recipe: recipe.AnyRecipe | None = None
-        self.trivial = all(node.target == "detach" for node in nodes)
+        self.trivial = all(node.target == "detach" or getattr(node.target, "is_step", False) for node in nodes)
         self.module = torch.fx.GraphModule(gm, graph)
 
     def compiled(self, compile_part: Compile, given: dict[torch.fx.Node, Any]) -> Callable[..., Any]:

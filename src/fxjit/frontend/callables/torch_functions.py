@@ -437,7 +437,7 @@ _refuse("value-global-state", torch.set_default_dtype, torch.set_default_device,
         torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
 
 
-_refuse("call-rng-state", torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state,
+_refuse("call-rng-state", torch.seed, torch.initial_seed,
         torch.cuda.manual_seed, torch.cuda.manual_seed_all)
 _refuse("call-compile-api", torch.jit.script, torch.jit.trace)
 _refuse("tensor-data", torch.frombuffer, torch.save, torch.load, optional("torch._C._to_dlpack"))

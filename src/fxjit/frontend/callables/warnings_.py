@@ -13,6 +13,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import function
 from fxjit.frontend.values.ranges import as_index
+from fxjit.frontend.values.state_blocks import filters_are_set
 
 
 def give_warning(text: Any, category: Any, where: tuple[str, int], namespace: dict[str, Any]) -> None:
@@ -37,7 +38,7 @@ def warn(t: Tracer, message: Value, category: Value | None = None, stacklevel: V
     action = _action(str(message.as_constant()) if known else None, cls, namespace.get("__name__"), where.lineno)
     if action == "ignore":
         return t.make(None)
-    if not known or action == "error":
+    if not known or action == "error" or filters_are_set(t):
         t.break_("call-print", function="warnings.warn")
     t.effects.call_later(give_warning, (message, cls, (where.filename, where.lineno), namespace))
     return t.make(None)

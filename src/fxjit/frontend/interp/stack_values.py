@@ -37,7 +37,8 @@ class WithExitValue(Value):
     @property
     def can_be_kept(self) -> bool:
         """Whether a frame that breaks inside may enter it for real, and leave it entered to the resume function."""
-        return config.resume_in_try or package_of(self.manager.pytype()) in _OF_KNOWN_MODULES
+        return (config.resume_in_try or bool(getattr(self.manager, "can_be_kept", False))
+                or package_of(self.manager.pytype()) in _OF_KNOWN_MODULES)
 
     def pytype(self) -> type:
         return self.exit.pytype()

@@ -179,6 +179,12 @@ def entered_managers(t: Tracer) -> list[ContextValue]:
     return found
 
 
+def entered_for_real(t: Tracer) -> list[contextlib.AbstractContextManager[Any]]:
+    """The program's managers that the trace has entered itself, for what they set to be seen while tracing."""
+    found: list[contextlib.AbstractContextManager[Any]] = t.new_source_state("entered for real").setdefault("all", [])
+    return found
+
+
 def left_open(t: Tracer) -> list[ContextValue]:
     """The managers that were entered while tracing and not left, whose object or state new code cannot make as it is then."""
     return [manager for manager in entered_managers(t) if not manager.leaves_what_was_open]
@@ -190,6 +196,9 @@ def abandon(t: Tracer) -> None:
     while held:
         with t.fake_execution():  # a manager restores the dispatch keys it was entered with
             held.pop().obj.__exit__(None, None, None)  # type: ignore[attr-defined]  # OpaqueValues
+    for manager in reversed(entered_for_real(t)):
+        manager.__exit__(None, None, None)
+    entered_for_real(t).clear()
 
 
 def leave_state(t: Tracer, grad_mode_before: bool) -> None:

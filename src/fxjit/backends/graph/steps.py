@@ -1,0 +1,65 @@
+"""Graphs with steps, which set state of the process (fxjit/state_steps.py): a backend is given what stands between them.
+
+A backend traces its graph, and would run the steps while it does, once and for all. So the graph is cut at each of them; one
+that cannot be cut runs as it was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxjit import logs
+from fxjit.schemas import all_nodes
+from fxjit.state_steps import leaving_blocks
+
+from ..eager import eager
+from . import recipe
+from .split import Compile, Modes, compile_segments, joined_by_writes
+
+log = logs.artifact("compile")
+Node = torch.fx.Node
+
+
+def is_step(node: Node) -> bool:
+    """Whether the call is one."""
+    return node.op == "call_function" and bool(getattr(node.target, "is_step", False))
+
+
+def split_by_step(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile,
+                  whole: bool = False) -> Callable[..., Any] | None:
+    """The graph with the parts between its steps compiled by themselves; None where it has no steps. `whole`: it runs as it was
+    captured."""
+    if not any(map(is_step, all_nodes(gm.graph))):
+        return None
+    with recipe.noted():
+        segments = None if whole else _segments(gm)
+        run = None if segments is None else compile_segments(gm, example_inputs, segments, compile_part)
+        if run is None:
+            if not whole:
+                log.info("a graph that sets state of the process between its operators runs as it was captured")
+            run = eager(gm, example_inputs)
+    recipe.note(None)  # the store does not know how blocks are left
+    return leaving_blocks(run)
+
+
+def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:
+    """Which segment each node belongs to; None where a cut would lie inside a mode, or between a value and a write to it."""
+    segments: dict[Node, int] = {}
+    number, modes = 0, Modes()
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        if is_step(node):
+            if not modes.plain:
+                return None
+            segments[node] = number + 1
+            number += 2
+            continue
+        if modes.seen(node):
+            return None
+        segments[node] = number
+    return segments if modes.plain and joined_by_writes(gm, segments) == segments else None

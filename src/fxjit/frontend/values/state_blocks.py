@@ -1,0 +1,216 @@
+"""Blocks that set state of the process around operators: random generators, filters of warnings, what autograd saves.
+
+Entering one, leaving it and what sets such state inside are steps of the graph (fxjit/state_steps.py). A block with a break in
+it is entered for real: making its manager is put off until then, so that the graph breaks once, where the block begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import torch
+
+from fxjit import state_steps
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.concrete import NotConcrete, concrete
+from fxjit.frontend.values.contexts import ContextMethodValue, ContextValue, entered_for_real, entered_managers
+from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.guards.source import ConstSource
+
+
+class StateBlockValue(ContextValue):
+    """`make(*args, **kwargs)`, a manager that is made where it is entered."""
+
+    resumable = False
+    #: See stack_values.py.
+    can_be_kept = True
+    uses_rng = False
+
+    def __init__(self, make: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value], why: str) -> None:
+        super().__init__(make if isinstance(make, type) else contextlib._GeneratorContextManager)
+        self.make: Final = make
+        self.args: Final = tuple(args)
+        self.kwargs: Final = dict(kwargs)
+        self.why: Final = why
+
+    def describe(self) -> str:
+        return f"`{self.make.__qualname__}(...)`"
+
+    def refuse(self, t: Tracer) -> NoReturn:
+        """The block is left to the running program."""
+        t.break_("context-unsupported", value=self.make.__qualname__, type=type(self.make).__name__, why=self.why)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name not in ("__enter__", "__exit__"):
+            self.refuse(t)
+        return ContextMethodValue(self, name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        self.refuse(t)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        self.refuse(t)
+
+    def known_arguments(self, t: Tracer) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments, which a step of the graph is given."""
+        try:
+            return [concrete(arg) for arg in self.args], {name: concrete(arg) for name, arg in self.kwargs.items()}
+        except NotConcrete:
+            self.refuse(t)
+
+    def enter(self, t: Tracer) -> Value:
+        args, kwargs = self.known_arguments(t)
+        emit_step(t, state_steps.entering(self.make, args, kwargs, self.uses_rng), [], self.refuse)
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        emit_step(t, state_steps.leaving(self.uses_rng), [], self.refuse)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.asm.begin_call(self.make)
+        for argument in (*self.args, *self.kwargs.values()):
+            cg.push(argument)
+        cg.asm.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+class RngBlockValue(StateBlockValue):
+    """torch.random.fork_rng."""
+
+    uses_rng = True
+
+
+class HooksValue(StateBlockValue):
+    """Hooks for what autograd saves that are functions of the program's: when they run, and what they do then, is not seen."""
+
+    def enter(self, t: Tracer) -> Value:
+        self.refuse(t)
+
+
+class FiltersValue(StateBlockValue):
+    """warnings.catch_warnings. The filters are set while tracing, too: what they ignore is no warning."""
+
+    def enter(self, t: Tracer) -> Value:
+        args, kwargs = self.known_arguments(t)
+        if args or kwargs.get("record") or kwargs.get("module"):
+            self.refuse(t)
+        super().enter(t)
+        manager = self.make(**kwargs)
+        manager.__enter__()
+        entered_for_real(t).append(manager)
+        return t.make(None)
+
+    def leave(self, t: Tracer) -> None:
+        super().leave(t)
+        entered_for_real(t).pop().__exit__(None, None, None)
+
+
+def emit_step(t: Tracer, fn: Callable[..., object], args: Sequence[Value | object],
+              refuse: Callable[[Tracer], NoReturn]) -> Value:
+    """A step of the graph. In a graph that an operator is given it would be seen by nobody."""
+    if overrides.innermost(t) is not None or overrides.entered_transforms(t):
+        refuse(t)
+    t.effects.reach_back()
+    return t.emit(fn, args)
+
+
+def filters_are_set(t: Tracer) -> bool:
+    """Whether the trace is inside a block that keeps the filters of warnings."""
+    return any(isinstance(manager, FiltersValue) for manager in entered_managers(t))
+
+
+def _block(make: Any, kind: type[StateBlockValue], why: str) -> None:
+    @handles(make)
+    def made(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        value = kind(make, [arg.realize() for arg in args], kwargs, why)
+        try:
+            inspect.signature(make).bind(*args, **kwargs)
+        except TypeError:
+            value.refuse(t)
+        return value
+
+
+for _make, _kind, _why in (
+    (torch.autograd.graph.saved_tensors_hooks, HooksValue, "what autograd saves is given to functions of the program's"),
+    (torch.autograd.graph.save_on_cpu, StateBlockValue, "what autograd saves is decided by the compiled graph"),
+    (torch.autograd.graph.disable_saved_tensors_hooks, StateBlockValue, "what autograd saves is decided by the compiled graph"),
+    (torch.random.fork_rng, RngBlockValue, "it saves and restores the state of generators"),
+    (warnings.catch_warnings, FiltersValue, "it changes the filters of warnings"),
+):
+    _block(_make, _kind, _why)
+
+
+# -- filters of warnings -------------------------------------------------------------------------------------------
+
+
+def _sets_filters(fn: Any) -> None:
+    """Inside a traced block; anywhere else they stay as they are set."""
+    def refuse(t: Tracer) -> NoReturn:
+        t.break_("call-print", function=f"warnings.{fn.__name__}")
+
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not filters_are_set(t):
+            refuse(t)
+        try:
+            given, named = [concrete(arg) for arg in args], {name: concrete(arg) for name, arg in kwargs.items()}
+        except NotConcrete:
+            refuse(t)
+        emit_step(t, state_steps.calling(fn, given, named), [], refuse)
+        try:
+            fn(*given, **named)
+        except Exception as error:  # all arguments are known: the program raises the same
+            t.raise_(type(error), *error.args)
+        return t.make(None)
+
+
+for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    _sets_filters(_fn)
+
+
+# -- torch's random generators -------------------------------------------------------------------------------------
+
+
+def _refuse_rng(name: str) -> Callable[[Tracer], NoReturn]:
+    def refuse(t: Tracer) -> NoReturn:
+        t.break_("call-rng-state", function=f"torch.{name}")
+    return refuse
+
+
+@handles(torch.manual_seed)
+def _manual_seed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    refuse = _refuse_rng("manual_seed")
+    given = [*args, *(kwargs[name] for name in ("seed",) if name in kwargs)]
+    number = given[0].realize() if len(given) == 1 == len(args) + len(kwargs) else None
+    is_symbol = isinstance(number, SymValue) and isinstance(number.sym, torch.SymInt)
+    if number is None or not (is_symbol or (number.is_constant() and type(number.as_constant()) is int)):
+        refuse(t)
+    if number.is_constant() and not -(2**63) <= number.as_constant() < 2**64:
+        refuse(t)
+    emit_step(t, state_steps.seed, [number], refuse)
+    return t.wrap(torch.default_generator, ConstSource(torch.default_generator, "torch.default_generator"))
+
+
+@handles(torch.get_rng_state)
+def _get_rng_state(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    refuse = _refuse_rng("get_rng_state")
+    if args or kwargs:
+        refuse(t)
+    return emit_step(t, state_steps.rng_state, [], refuse)
+
+
+@handles(torch.set_rng_state)
+def _set_rng_state(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    refuse = _refuse_rng("set_rng_state")
+    state = args[0].realize() if len(args) == 1 and not kwargs else kwargs.get("new_state")
+    if not isinstance(state, TensorValue) or len(args) + len(kwargs) != 1:
+        refuse(t)
+    emit_step(t, state_steps.restore_rng, [state], refuse)
+    return t.make(None)

@@ -1,0 +1,114 @@
+"""Steps: calls in a graph that set state of the process which no operator names. They enter and leave blocks (`fork_rng`,
+`catch_warnings`, hooks of saved tensors), seed the random generators, and add filters of warnings.
+
+A backend is given the graph without its steps, in the parts between them (backends/graph/steps.py). While a graph is traced
+they do nothing. A graph that raises leaves the blocks that it is in, the innermost first (`leaving_blocks`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import torch
+
+from fxjit import torch_private
+
+F = TypeVar("F", bound=Callable[..., Any])
+_active_fake_mode: Final[Any] = torch_private.optional("torch._guards.active_fake_mode")
+
+
+class _Open(threading.local):
+    """The managers that steps of this thread have entered and not left."""
+
+    def __init__(self) -> None:
+        self.managers: list[Any] = []
+
+
+_open: Final = _Open()
+
+
+def step(uses_rng: bool = False) -> Callable[[F], F]:
+    """Marks a function as a step. `uses_rng`: it reads or sets the state of random generators."""
+    def mark(fn: F) -> F:
+        fn.is_step = fn.changes_state = True  # type: ignore[attr-defined]  # for backends, and for graph/facts.py
+        fn.uses_rng = uses_rng  # type: ignore[attr-defined]  # for schemas.py
+        return fn
+    return mark
+
+
+def is_traced() -> bool:
+    """Whether operators run on fake tensors: the call is made by a trace."""
+    return _active_fake_mode() is not None
+
+
+def entering(make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], uses_rng: bool) -> Callable[[], None]:
+    """A step that makes a manager and enters it."""
+    @step(uses_rng)
+    def enter_block() -> None:
+        if not is_traced():
+            manager = make(*args, **kwargs)
+            manager.__enter__()
+            _open.managers.append(manager)
+    return enter_block
+
+
+def leaving(uses_rng: bool) -> Callable[[], None]:
+    """A step that leaves the innermost of the blocks."""
+    @step(uses_rng)
+    def leave_block() -> None:
+        if not is_traced():
+            _open.managers.pop().__exit__(None, None, None)
+    return leave_block
+
+
+def calling(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
+    """A step that calls `fn`, for what that sets."""
+    @step()
+    def call_for_state() -> None:
+        if not is_traced():
+            fn(*args, **kwargs)
+    return call_for_state
+
+
+@step(uses_rng=True)
+def seed(number: int) -> None:
+    """`torch.manual_seed`."""
+    if not is_traced():
+        torch.manual_seed(number)
+
+
+@step(uses_rng=True)
+def rng_state() -> torch.Tensor:
+    """`torch.get_rng_state`."""
+    if is_traced():
+        return torch.empty(_size_of_state(), dtype=torch.uint8, device="cpu")
+    return torch.get_rng_state()
+
+
+@functools.cache
+def _size_of_state() -> int:
+    with torch.utils._python_dispatch._disable_current_modes():
+        return torch.get_rng_state().numel()
+
+
+@step(uses_rng=True)
+def restore_rng(state: torch.Tensor) -> None:
+    """`torch.set_rng_state`."""
+    if not is_traced():
+        torch.set_rng_state(state)
+
+
+def leaving_blocks(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which leaves the blocks that its steps have entered where it raises."""
+    def call(*args: Any) -> Any:
+        before = len(_open.managers)
+        try:
+            return run(*args)
+        except BaseException:  # whatever ends the graph
+            while len(_open.managers) > before:
+                _open.managers.pop().__exit__(None, None, None)
+            raise
+    return call

@@ -1,0 +1,398 @@
+"""Blocks that set state of the process (random generators, filters of warnings, what autograd saves) are steps of the graph;
+with a break inside they are entered for real, in one break where they begin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.differential import assert_same
+
+import fxjit
+
+graph = torch.autograd.graph
+
+
+class Own(UserWarning):
+    """A category of the program's own."""
+
+
+def forks(x: torch.Tensor) -> Any:
+    y = x * 2
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        y = y + torch.rand(3)
+    return y + torch.rand(3)
+
+
+def forks_twice(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng():
+        y = torch.nn.functional.dropout(x, 0.5)
+        with torch.random.fork_rng(devices=[], enabled=True):
+            torch.manual_seed(7)
+            y = y * torch.rand(3)
+        y = y + torch.rand(3)
+    return y + torch.rand(3)
+
+
+def not_forked(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=[], enabled=False):
+        y = x * torch.rand(3)
+    return y + torch.rand(3)
+
+
+def rewinds(x: torch.Tensor) -> Any:
+    state = torch.get_rng_state()
+    y = torch.rand(3) * x
+    torch.set_rng_state(state)
+    return y, torch.rand(3), state, state[:3].clone()
+
+
+def seeds(x: torch.Tensor) -> Any:
+    generator = torch.manual_seed(x.shape[0] * 5)
+    y = x + torch.rand(3)
+    torch.random.manual_seed(seed=-4)
+    return y * torch.rand(3), generator is torch.default_generator
+
+
+def seeds_and_writes(x: torch.Tensor) -> Any:
+    buffer = torch.zeros(3)
+    torch.manual_seed(1)
+    buffer.add_(torch.rand(3))
+    torch.manual_seed(1)
+    buffer.mul_(2)
+    return buffer * x
+
+
+def seeds_without_recording(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        torch.manual_seed(1)
+        y = torch.rand(3)
+    return x * y
+
+
+def keeps(x: torch.Tensor) -> Any:
+    with graph.save_on_cpu():
+        return (x * x).tanh().sum()
+
+
+def keeps_some(x: torch.Tensor) -> Any:
+    y = x.exp()
+    with graph.save_on_cpu(pin_memory=False):
+        y = y.sin() * x
+    return y.tanh()
+
+
+def saves_nothing_else(x: torch.Tensor) -> Any:
+    with graph.disable_saved_tensors_hooks("not here"):
+        return (x * x).tanh().sum()
+
+
+def hooks_where_they_are_refused(x: torch.Tensor) -> Any:
+    y = x * 2
+    with graph.disable_saved_tensors_hooks("not here"), graph.save_on_cpu():
+        y = y.exp()
+    return y
+
+
+def hooks_caught(x: torch.Tensor) -> Any:
+    try:
+        return hooks_where_they_are_refused(x)
+    except RuntimeError as error:
+        return x + 1, str(error)
+
+
+def saves(x: torch.Tensor) -> Any:
+    with graph.saved_tensors_hooks(lambda t: t * 2, unpack_hook=lambda t: t / 2):
+        return (x * x).tanh().sum()
+
+
+def quiet(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("not heard", stacklevel=1)
+        y = x * 2
+    warnings.warn("heard", stacklevel=1)
+    return y + 1
+
+
+def quiet_from_the_start(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(action="ignore", category=Own):
+        warnings.warn("not heard", Own, stacklevel=1)
+        return x * 2
+
+
+def one_category(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="not.*", category=Own)
+        warnings.warn("not heard", Own, stacklevel=1)
+        y = x * 2
+    return y
+
+
+def heard_inside(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("heard", stacklevel=1)
+        return x * 2
+
+
+def recorded(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn("heard", Own, stacklevel=1)
+        y = x * 2
+    return y, [str(each.message) for each in caught]
+
+
+def an_error(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            warnings.warn("raised", stacklevel=1)
+        except UserWarning as error:
+            return x * 2, str(error)
+    return x
+
+
+def operators_warn(x: torch.Tensor) -> Any:
+    """`std` of one element warns by torch's C++ each time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = torch.ones(1).std() + x
+    return y
+
+
+def filters_reset(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.simplefilter(action="ignore", category=UserWarning, lineno=0, append=True)
+        warnings.warn("not heard", stacklevel=1)
+        return x * 2
+
+
+def wrong_action(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        try:
+            warnings.simplefilter("loudly")  # type: ignore[arg-type]  # what the test is about
+        except (AssertionError, ValueError) as error:
+            return x * 2, type(error).__name__
+    return x
+
+
+def in_a_stack(x: torch.Tensor) -> Any:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        y = x + torch.rand(3)
+    return y * torch.rand(3)
+
+
+@contextlib.contextmanager
+def seeded(number: int) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        yield number
+
+
+def in_a_manager_of_its_own(x: torch.Tensor) -> Any:
+    with seeded(5) as number:
+        y = x * torch.rand(3)
+    return y + torch.rand(3), number
+
+
+def in_a_call(x: torch.Tensor) -> Any:
+    return in_a_manager_of_its_own(x * 2)[0] + quiet(x)
+
+
+def breaks_inside(x: torch.Tensor) -> Any:
+    y = x * 2
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = y + torch.rand(3)
+        fxjit.graph_break()
+        y = y * torch.rand(3)
+    return y + torch.rand(3)
+
+
+def breaks_in_a_call(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        y = breaks_inside(x) + torch.rand(3)
+    return y * torch.rand(3)
+
+
+def raises_inside(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        y = x + torch.rand(3)
+        raise ValueError("passes")
+    return y
+
+
+def caught_outside(x: torch.Tensor) -> Any:
+    try:
+        return raises_inside(x)
+    except ValueError:
+        return x + torch.rand(3)
+
+
+def operator_raises(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(1)
+        y = x + torch.rand(3)
+        return y[torch.tensor([7]) + (x.sum() * 0).long()]
+
+
+def breaks_behind(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        y = x + torch.rand(3)
+    fxjit.graph_break()
+    return y * torch.rand(3)
+
+
+def left_open(x: torch.Tensor) -> Any:
+    manager = torch.random.fork_rng(devices=[])
+    manager.__enter__()
+    y = x + torch.rand(3)
+    fxjit.graph_break()
+    y = y * torch.rand(3)
+    manager.__exit__(None, None, None)
+    return y + torch.rand(3)
+
+
+def returned(x: torch.Tensor) -> Any:
+    manager = torch.random.fork_rng(devices=[])
+    return x + 1, type(manager).__name__
+
+
+def decorated(x: torch.Tensor) -> Any:
+    @torch.random.fork_rng(devices=[])
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(3)
+
+    return inner(x) * torch.rand(3)
+
+
+def under_vmap(x: torch.Tensor) -> Any:
+    def one(row: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            return row * 2
+
+    return torch.vmap(one)(x[:, None])
+
+
+def in_a_branch(x: torch.Tensor) -> Any:
+    def seeded_branch(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return x * 2
+
+    return torch.cond(x.sum() > 0, seeded_branch, lambda x: x + 1, (x,)) + torch.rand(3)
+
+
+ONE_GRAPH = [forks, forks_twice, not_forked, rewinds, seeds, seeds_and_writes, seeds_without_recording, keeps, keeps_some,
+             saves_nothing_else, quiet, quiet_from_the_start, one_category, operators_warn, filters_reset, in_a_stack,
+             in_a_manager_of_its_own, in_a_call]
+OTHERS = [hooks_where_they_are_refused, hooks_caught, saves, heard_inside, recorded, an_error, wrong_action, breaks_inside,
+          breaks_in_a_call, raises_inside, caught_outside, operator_raises, breaks_behind, left_open, returned, decorated,
+          under_vmap, in_a_branch]
+
+
+def outcome(fn: Callable[[torch.Tensor], Any]) -> tuple[Any, ...]:
+    """What a call gives, its gradient, the warnings that are heard, and the state that it leaves."""
+    torch.manual_seed(0)
+    x = torch.tensor([0.5, 1.5, -2.0], requires_grad=True)
+    filters = list(warnings.filters)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inside = list(warnings.filters)
+        try:
+            result = fn(x)
+            error = None
+        except Exception as raised:  # compared with eager's
+            result, error = None, (type(raised), str(raised))
+        assert list(warnings.filters) == inside
+    assert list(warnings.filters) == filters
+    leaves = torch.utils._pytree.tree_leaves(result)
+    tensors = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
+    if tensors:
+        sum(each.sum() for each in tensors).backward()
+    heard = [(str(each.message), each.category) for each in caught]
+    return result, error, x.grad, heard, torch.rand(2), torch._C._autograd._saved_tensors_hooks_is_enabled()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("fn", [*ONE_GRAPH, *OTHERS])
+def test_as_in_eager(fn: Any, backend: str) -> None:
+    expected = outcome(fn)
+    fxjit.reset()
+    fxjit.compile(lambda x: x + 1, backend=backend)(torch.ones(3))  # what a compile imports may set filters of its own
+    compiled = fxjit.compile(fn, backend=backend)
+    for _ in range(3):
+        assert_same(outcome(compiled), expected, rtol=0.0 if backend == "eager" else 1e-4)
+
+
+@pytest.mark.parametrize("fn", ONE_GRAPH)
+@pytest.mark.compiles
+def test_one_graph_without_a_break(fn: Any) -> None:
+    fxjit.reset()
+    outcome(fxjit.compile(fn, backend="eager", fullgraph=True))
+
+
+@pytest.mark.parametrize(("fn", "count"), [(saves, 1), (breaks_inside, 2)])
+@pytest.mark.compiles
+def test_entering_is_the_break_of_a_block_that_is_not_traced(fn: Any, count: int) -> None:
+    fxjit.reset()
+    fxjit.counters.clear()
+    outcome(fxjit.compile(fn, backend="eager"))
+    reasons = fxjit.counters["graph_break"]
+    assert sum(reasons[name] for name in reasons if "ontext manager" in name or "`with`" in name) == count
+
+
+def test_a_backend_is_given_what_stands_between_steps() -> None:
+    given: list[list[str]] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        calls = [node.target for node in gm.graph.nodes if node.op.startswith("call")]
+        given.append([str(getattr(target, "__name__", target)) for target in calls])
+        return gm.forward
+
+    fxjit.reset()
+    compiled = fxjit.compile(forks, backend=backend)
+    assert_same(outcome(compiled), outcome(forks))
+    assert given == [["mul"], ["rand", "add"], ["rand", "add"]]
+
+
+def test_sizes_and_seeds_that_vary() -> None:
+    def fn(x: torch.Tensor, seed: int) -> Any:
+        torch.manual_seed(seed)
+        return x * torch.rand(x.shape[0])
+
+    fxjit.reset()
+    for backend in ("eager", "native"):
+        compiled = fxjit.compile(fn, backend=backend)
+        for size, seed in ((3, 1), (4, 2), (5, 3), (6, 12)):
+            assert_same(compiled(torch.ones(size), seed), fn(torch.ones(size), seed))
+
+
+def test_a_wrong_state_is_refused_as_in_eager() -> None:
+    def fn(x: torch.Tensor, state: torch.Tensor) -> Any:
+        torch.set_rng_state(state)
+        return x + torch.rand(3)
+
+    fxjit.reset()
+    state = torch.get_rng_state()
+    for backend in ("eager", "native"):
+        compiled = fxjit.compile(fn, backend=backend)
+        assert_same(compiled(torch.ones(3), state), fn(torch.ones(3), state))
+        for wrong in (torch.ones(3), torch.ones(4, dtype=torch.uint8)):
+            with pytest.raises(Exception) as expected:  # noqa: PT011  # compared with eager's
+                fn(torch.ones(3), wrong)
+            with pytest.raises(type(expected.value), match=str(expected.value)[:20]):
+                compiled(torch.ones(3), wrong)
