@@ -70,6 +70,7 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
 
     Aliases go first: the partitioner knows no `detach`, and keeps what a derivative reads through one (of tanh, sigmoid, exp)
     where it could compute that again."""
+    from .passes.batch_norm import open_batch_norm
     from .passes.cleanup import drop_aliases, share_equal
     from .passes.group_norm import open_group_norm
     from .passes.softmax import open_log_softmax
@@ -78,6 +79,7 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
     share_equal(joint.graph)
     open_log_softmax(joint.graph)
     open_group_norm(joint.graph)
+    open_batch_norm(joint.graph)
 
 
 def own_joint_passes(joint: torch.fx.GraphModule) -> None:

@@ -224,13 +224,14 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
 
 def work(expr: Expr) -> int:
     """The cost of one element, in additions: for the grain of threads and for recomputation."""
-    total = 0
-    for node in walk(expr):
-        if isinstance(node, Op):
-            total += SCALARS[node.name].cost
-        elif isinstance(node, Load):
-            total += 1 + 2 * len(node.gathers)
-    return total
+    return sum(map(own_work, walk(expr)))
+
+
+def own_work(node: Expr) -> int:
+    """What of that is the node's, without its operands."""
+    if isinstance(node, Op):
+        return SCALARS[node.name].cost
+    return 1 + 2 * len(node.gathers) if isinstance(node, Load) else 0
 
 
 def wants_vectors(expr: Expr) -> bool:

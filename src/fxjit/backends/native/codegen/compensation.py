@@ -76,7 +76,7 @@ class Pieces:
 class ColumnPieces:
     """The same for neighbouring columns: `end` stands behind what adds one row to the pieces."""
 
-    def __init__(self, names: Sequence[str], sizes: Sizes, columns: int) -> None:
+    def __init__(self, names: Sequence[str], columns: int, until: str) -> None:
         self.declared: list[str] = []
         self.end: list[str] = []
         self.rest: list[str] = []
@@ -86,6 +86,6 @@ class ColumnPieces:
         count = f"k_{names[0]}"
         self.declared.append(f"int64_t {count} = 0;")
         gather = " ".join(f"fx_gather(a_{name}[l], e_{name}[l], v_{name}[l]); v_{name}[l] = 0;" for name in names)
-        every = ["#pragma omp simd", f"for (int64_t l = 0; l < {columns}; ++l) {{ {gather} }}"]
+        every = ["#pragma omp simd", f"for (int64_t l = 0; l < {until}; ++l) {{ {gather} }}"]
         self.end = [f"if (++{count} == {IN_A_ROW}) {{", f"{count} = 0;", *every, "}"]
         self.rest = every

@@ -2,7 +2,7 @@
 
 P holds the buffers' data, S the symbolic sizes; the result is 1 when an index was out of bounds. Three shapes of loop
 nest: pointwise groups (all loops outer), reducing groups over rows (inner loops vectorised along the reduction) and over
-columns (`column_reduction`: up to 64 neighbouring results at once, vectorised across them). `split` groups share the
+columns (`column_reduction`: up to 256 neighbouring results at once, vectorised across them). `split` groups share the
 reduction itself among threads, in a number of chunks that depends on sizes alone, so that results do not depend on threads.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from ..choose.model import grain
-from ..choose.predictions import COLUMNS_AT_ONCE
+from ..choose.predictions import COLUMNS_AT_ONCE, COLUMNS_MOST
 from ..hints import Hints
 from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
@@ -93,8 +93,11 @@ class Renderer:
         return found
 
     def choose_columns(self) -> int:
-        """Fewer neighbours at once where their inner values then stay in the cache: 16 floats are still a whole line."""
+        """As many as there are totals for, where rows have no inner values: memory is read on then. Fewer where inner values
+        stay in the cache for that: 16 floats are still a whole line."""
         inner = [self.makers[name] for name in self.crossing if name in self.in_registers]
+        if not inner and self.group.column_reduction and self.hints(self.group.outer[-1]) > COLUMNS_AT_ONCE:
+            return COLUMNS_MOST
         for columns in (COLUMNS_AT_ONCE, COLUMNS_AT_ONCE // 2, COLUMNS_AT_ONCE // 4):
             if all(scratch_size(member, columns) is not None for member in inner):
                 return columns
@@ -362,18 +365,28 @@ class Renderer:
                 inside += self.render_loop_nest(loop_nest, None)
             inside += self.row_statements(loop_nest)
         inside = [*self.arrays, *inside]
-        sizes = list(group.outer)
         heads = self.heads(self.outer, group.outer)
+        step: list[str] = []
         if group.column_reduction:
-            heads[-1] = f"for (int64_t lb = 0; lb < {self.c(sizes[-1])}; lb += {self.columns})"
-            inside = [f"const int64_t nl = fx_imin({self.columns}, {self.c(sizes[-1])} - lb);", *inside]
+            step, heads[-1], length = self.columns_at_once(group.outer)
+            inside = [length, *inside]
         else:
             inside = [*self.prefetch(group.outer), *inside]
         if not heads:
             return ["{", indent(lines(inside)), "}"]
         clause = f" collapse({len(heads)})" if len(heads) > 1 else ""
-        nest = [self.parallel(self.c(heaviest), weight, clause), *heads[:-1], heads[-1] + " {", indent(lines(inside)), "}"]
+        threaded = self.parallel(self.c(heaviest), weight, clause)
+        nest = [*step, threaded, *heads[:-1], heads[-1] + " {", indent(lines(inside)), "}"]
         return self.unless_empty(group.outer) + nest
+
+    def columns_at_once(self, sizes: Sizes) -> tuple[list[str], str, str]:
+        """Of the loop over columns: how many are taken at once, if that is no constant, its head, and how many are left."""
+        size, at_once, step = self.c(sizes[-1]), str(self.columns), []
+        if self.columns > COLUMNS_AT_ONCE:  # each thread has some
+            at_once = "step"
+            step = [f"const int64_t step = fx_step({self.c(prod(sizes))}, {self.team}, {COLUMNS_AT_ONCE}, {self.columns});"]
+        head = f"for (int64_t lb = 0; lb < {size}; lb += {at_once})"
+        return step, head, f"const int64_t nl = fx_imin({at_once}, {size} - lb);"
 
     def declare_scratch(self) -> list[str]:
         out = []
@@ -592,10 +605,10 @@ class Renderer:
         for m in (m for m in members if m.compute.has_order):
             name = m.compute.out.name
             declared.append(f"alignas(64) {self.total_type(m)} a_{name}[{self.columns}];")
-            declared.append(f"for (int64_t l = 0; l < {self.columns}; ++l) a_{name}[l] = {self.start(m)};")
+            declared.append(self.over_columns(f"a_{name}[l] = {self.start(m)};"))
         sizes = members[0].inner
         pieces = compensation.ColumnPieces(
-            [m.compute.out.name for m in reducers if self.is_compensated(m)], sizes, self.columns
+            [m.compute.out.name for m in reducers if self.is_compensated(m)], self.columns, self.all_columns()
         )
         declared += pieces.declared
         scope, before = self.scopes()
@@ -658,10 +671,11 @@ class Renderer:
         weight = self.weight(members)
         columns = f"[{self.columns}]" if group.column_reduction else ""
         columns_total = self.columns if group.column_reduction else 1
+        chunks = MAX_CHUNKS if columns_total <= COLUMNS_AT_ONCE else MAX_CHUNKS // 2
         total = self.c(mul(prod(sizes), columns_total))  # a product of two literals would be an int in C
-        inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({MAX_CHUNKS}, {self.c(sizes[0])}), {total} / 16384));")
-        parts = [f'static_assert({MAX_CHUNKS} > 0, "");'] if not reducers else []
-        parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{MAX_CHUNKS}]{columns};" for m in reducers]
+        inside.append(f"const int64_t nc = fx_imax(1, fx_imin(fx_imin({chunks}, {self.c(sizes[0])}), {total} / 16384));")
+        parts = [f'static_assert({chunks} > 0, "");'] if not reducers else []
+        parts += [f"alignas(64) {self.total_type(m)} q_{m.compute.out.name}[{chunks}]{columns};" for m in reducers]
         inside += parts
         chunk = self.render_loop_nest(0, ("c_lo", "c_hi"))
         keep = [self.over_columns(f"q_{m.compute.out.name}[c]@ = {self.total_of(m, '@')};") for m in reducers]
@@ -692,7 +706,11 @@ class Renderer:
     def over_columns(self, text: str) -> str:
         if not self.group.column_reduction:
             return text.replace("@", "")
-        return f"for (int64_t l = 0; l < {self.columns}; ++l) " + text.replace("@", "[l]")
+        return f"for (int64_t l = 0; l < {self.all_columns()}; ++l) " + text.replace("@", "[l]")
+
+    def all_columns(self) -> str:
+        """The end of loops over totals: of few they go over all, in whole vectors."""
+        return str(self.columns) if self.columns <= COLUMNS_AT_ONCE else "nl"
 
 
 def canonical(text: str) -> str:

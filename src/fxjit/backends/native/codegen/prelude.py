@@ -143,6 +143,10 @@ static FX int64_t fx_idiv(int64_t a, int64_t b) { return fx_floordiv(a, b); }
 static FX int64_t fx_imod(int64_t a, int64_t b) { return fx_mod(a, b); }
 static FX int64_t fx_imax(int64_t a, int64_t b) { return a > b ? a : b; }
 static FX int64_t fx_imin(int64_t a, int64_t b) { return a < b ? a : b; }
+/* How many of the columns are taken at once, in whole vectors, so that each of the threads has some. */
+static FX int64_t fx_step(int64_t columns, int64_t threads, int64_t least, int64_t most) {
+  return fx_imax(least, fx_imin(most, (columns / threads + 15) & -16));
+}
 template <class T> struct fx_limits {
   static FX T low() { T one = 1; return (T)-1 < 0 ? (T)(one << (8 * sizeof(T) - 1)) : (T)0; }
   static FX T high() { return (T)~low(); }

@@ -12,7 +12,7 @@ from ..ir import Expr, TensorExpr, compute_type, expand, load_all, reshape, resh
 from ..ops import cast, const, op
 from ..target import by_triton
 from .indexing import over
-from .reduce import count_as, keep, mean_expr, reduce_expr, stored, variance
+from .reduce import count_as, keep, mean_expr, reduce_expr, stored, variance, variance_at_once
 from .table import Lowering, NoLowering, lowers, meta_of
 
 
@@ -222,7 +222,7 @@ def lower_batch_norm(
     if not training or any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
         raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
     dims, kind = (0, *range(2, x.ndim)), compute_type(x.dtype)
-    wide_var, wide_mean = variance(low, x, dims, 0, x.dtype)
+    wide_var, wide_mean = variance_at_once(low, x, dims)
     wide_var = stored(low, wide_var, x.size[1:2])
     invstd = stored(low, inverse_root(wide_var, eps, kind), x.size[1:2])
     batch_var, batch_mean = cast(wide_var, kind), cast(wide_mean, kind)

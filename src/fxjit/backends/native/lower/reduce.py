@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.fx
 
 from ..index import Size, Sizes, contiguous_strides, prod, sizes_of
-from ..ir import Expr, Iota, TensorExpr, compute_type, expand, insert_dim, is_plain_load, permute
+from ..ir import Expr, Iota, Load, TensorExpr, compute_type, expand, insert_dim, is_plain_load, permute
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .pointwise import as_held, result, truth
@@ -238,6 +239,26 @@ def variance(low: Lowering, x: TensorExpr, dims: tuple[int, ...], correction: An
         less = op("sub", count_as(count, ndim, expr.dtype), const(correction, expr.dtype))
         divisor = op("maximum", less, const(0, expr.dtype))
     return op("div", total, divisor), mean
+
+
+def variance_at_once(low: Lowering, x: TensorExpr, dims: tuple[int, ...]) -> tuple[Expr, Expr]:
+    """The same with one loop over numbers of float32 in memory that the cache has no room for: of what each differs by from the
+    first, and of its square. The first is one of them, so its own difference from the mean is at most the root of their number
+    times their deviation: of float64's digits that takes no more than the number has."""
+    if by_triton(low.device) or x.dtype is not torch.float32 or not is_plain_load(x.expr):
+        return variance(low, x, dims, 0, x.dtype)
+    assert isinstance(x.expr, Load)
+    kept = tuple(size for dim, size in enumerate(x.size) if dim not in dims)
+    first = permute(replace(x.expr, strides=tuple(0 if dim in dims else s for dim, s in enumerate(x.expr.strides))),
+                    tuple(dim for dim in range(x.ndim) if dim not in dims))
+    first = stored(low, where(compare("lt", op("abs", first), const(float("inf"), x.dtype)), first, const(0, x.dtype)), kept)
+    ones = tuple(1 if dim in dims else size for dim, size in enumerate(x.size))
+    wide = cast(first, torch.float64)
+    apart = op("sub", cast(x.expr, torch.float64), expand(keep(wide, dims), ones, x.size))
+    count = count_as(prod(x.size[dim] for dim in dims), len(kept), torch.float64)
+    total, squares = (op("div", reduce_expr(low, each, x.size, dims, "sum", torch.float64), count)
+                      for each in (apart, op("mul", apart, apart)))
+    return op("sub", squares, op("mul", total, total)), stored(low, op("add", wide, total), kept)
 
 
 def stored(low: Lowering, expr: Expr, size: Sizes) -> Expr:

@@ -31,14 +31,16 @@ from ..ir import (
     Load,
     Statement,
     TensorExpr,
+    children,
     compute_type,
     is_plain_load,
     load_all,
     loads,
     raises,
     unit_free,
+    walk,
 )
-from ..ops import cast, const, work
+from ..ops import cast, const, own_work, work
 from ..passes.in_place import MARK, REPEATS
 from ..target import scalar_tensor
 
@@ -435,13 +437,33 @@ def is_stored(node: torch.fx.Node, value: TensorExpr) -> bool:
     """Whether a pointwise value gets memory (or, fused, a register) of its own instead of being recomputed by its users."""
     if isinstance(value.expr, Load) and is_plain_load(value.expr):
         return False
+    work_here, reads = of_elements(value)
     return should_keep(
         work(value.expr),
         sum(1 for _ in loads(value.expr)),
+        work_here,
+        reads,
         kernel_uses(node),
         rounded=lambda: value.dtype.itemsize == 2 and extreme_is_taken(node),
         broadcast=lambda: grows(node),
     )
+
+
+def of_elements(value: TensorExpr) -> tuple[int, int]:
+    """The work of one element, and what it reads, without what is the same for many, as a channel's numbers are."""
+    dims = {dim for dim, size in enumerate(value.size) if size != 1}
+    along: dict[int, set[int]] = {}  # the dimensions that a part differs in
+    total = reads = 0
+    for node in walk(value.expr):
+        if isinstance(node, Load):
+            own = dims if node.gathers else {dim for dim in dims if node.strides[dim] != 0}
+        else:
+            own = dims if isinstance(node, Iota) else set().union(*(along[id(each)] for each in children(node)))
+        along[id(node)] = own
+        if own == dims:
+            total += own_work(node)
+            reads += isinstance(node, Load)
+    return total, reads
 
 
 def extreme_is_taken(node: torch.fx.Node) -> bool:

@@ -252,7 +252,7 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
                 product = _added_up(call, grads, rows, images)
             else:
                 product = call(aten.sum.dim_IntList, call(aten.bmm.default, grads, rows), [0])
-            _replace(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
+            _replace_copied(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
         if 2 in users:
             _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
     graph.erase_node(node)
@@ -287,7 +287,7 @@ def _split_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             _replace(graph, users[0], _images(call, pixels, users[0].meta["val"]))
         if 1 in users:
             product = call(aten.mm.default, call(aten.t.default, grad_rows), rows(_channels_last(call, x), channels))
-            _replace(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
+            _replace_copied(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
         if 2 in users:
             _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
     graph.erase_node(node)
@@ -297,6 +297,14 @@ def _mode_of(node: torch.fx.Node) -> Any:
     value = node.meta["val"]
     (first, *_) = (each for each in (value if isinstance(value, (tuple, list)) else [value]) if each is not None)
     return first.fake_mode
+
+
+def _replace_copied(graph: torch.fx.Graph, user: torch.fx.Node, by: torch.fx.Node) -> None:
+    """Copies that only lay it out as the other lies already are left out."""
+    copies = [each for each in user.users if each.target is aten.clone.default and _value(each).stride() == _value(by).stride()]
+    if len(copies) == len(user.users) == 1:  # nobody else holds the memory
+        _replace(graph, copies[0], by)
+    _replace(graph, user, by)
 
 
 def _replace(graph: torch.fx.Graph, user: torch.fx.Node, by: torch.fx.Node) -> None:
