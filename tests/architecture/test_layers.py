@@ -192,6 +192,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.decompositions"),
     ("backends.native.__init__", "backends.native.entry"),
     ("backends.native.__init__", "backends.native.passes.cleanup"),
+    ("backends.native.__init__", "backends.native.passes.batch_norm"),
     ("backends.native.__init__", "backends.native.passes.group_norm"),
     ("backends.native.__init__", "backends.native.passes.softmax"),
     ("backends.native.__init__", "backends.native.passes.convolution"),

@@ -131,7 +131,7 @@ def test_rows_do_not_join_columns_whose_number_divides_theirs():
         return row, (g * x).sum(0), (row * x).sum(1)
 
     groups = groups_of(function, *torch.randn(2, 512, 128), torch.randn(128))
-    assert [(group.column_reduction, len(group.members)) for group in groups] == [(False, 2), (True, 1)]
+    assert sorted((group.column_reduction, len(group.members)) for group in groups) == [(False, 2), (True, 1)]
 
 
 def test_rows_that_are_looked_up_and_added_run_across_lanes():

@@ -225,7 +225,7 @@ def lower_batch_norm(
     wide_var, wide_mean = variance_at_once(low, x, dims)
     wide_var = stored(low, wide_var, x.size[1:2])
     invstd = stored(low, inverse_root(wide_var, eps, kind), x.size[1:2])
-    batch_var, batch_mean = cast(wide_var, kind), cast(wide_mean, kind)
+    batch_var, batch_mean = cast(wide_var, kind), stored(low, cast(wide_mean, kind), x.size[1:2])
     y = op("mul", op("sub", x.expr, over(batch_mean, (1,), x.ndim)), over(scaled(low, invstd, weight), (1,), x.ndim))
     if bias is not None:
         y = op("add", y, over(low.value(bias).expr, (1,), x.ndim))
