@@ -101,7 +101,7 @@ class ClassValue(GuardedOperators):
                 return protocol.make_builtin_method(t, self, name)
             return descriptors.bind(t, meta_raw, meta_owner, name, self, t.make(type(self.cls)))
         hook, hook_owner = self._of_metaclass(t, "__getattr__")
-        if isinstance(hook, types.FunctionType) and hook_owner is not None:
+        if hook is not NOT_IMPLEMENTED and hook_owner is not None:
             return t.call(descriptors.bind(t, hook, hook_owner, "__getattr__", self, t.make(type(self.cls))),
                           [t.make(name)], None)
         t.raise_(AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
@@ -153,8 +153,7 @@ class ClassValue(GuardedOperators):
         meta_call, owner = self._of_metaclass(t, "__call__")
         if isinstance(meta_call, types.MethodType):  # is not bound again
             return t.call(t.make(meta_call), args, kwargs)
-        in_python = isinstance(meta_call, (types.FunctionType, classmethod, staticmethod))
-        if in_python and owner is not None and not isinstance(self.cls, enum.EnumMeta):
+        if not isinstance(meta_call, (*descriptors.BUILTIN_CALLABLES, type)) and owner is not None and not isinstance(self.cls, enum.EnumMeta):
             fn = descriptors.bind(t, meta_call, owner, "__call__", self, t.make(type(self.cls)))
             return t.call(fn, args, kwargs)
         if isinstance(meta_call, type):  # TypedDict: calling the class calls dict

@@ -101,7 +101,7 @@ class UserObjectValue(ObjectMethods):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         self._refuse_written(t, "__getattribute__")
         hook, owner = descriptors.look_up(t, self.cls, "__getattribute__")
-        if isinstance(hook, types.FunctionType) and owner is not None:
+        if owner is not None and not isinstance(hook, _NATIVE_METHODS):
             fn = descriptors.bind(t, hook, owner, "__getattribute__", self, self.class_value(t))
             try:
                 return t.call(fn, [t.make(name)], None)
@@ -254,7 +254,7 @@ class UserObjectValue(ObjectMethods):
         self._refuse_written(t, method)
         hook, owner = descriptors.look_up(t, self.cls, method)
         given = [t.make(name)] if value is None else [t.make(name), value]
-        if isinstance(hook, types.FunctionType) and owner is not None:
+        if owner is not None and not isinstance(hook, _NATIVE_METHODS):  # a function, or what Cython makes of one
             fn = descriptors.bind(t, hook, owner, method, self, self.class_value(t))
             t.call(fn, given, None)
             return
