@@ -1,5 +1,6 @@
 """Steps: calls in a graph that set state of the process which no operator names. They enter and leave blocks (`fork_rng`,
-`catch_warnings`, hooks of saved tensors), seed the random generators, and add filters of warnings.
+`catch_warnings`, hooks of saved tensors), seed the random generators, and add filters of warnings. One more reads a number out of
+a tensor.
 
 A backend is given the graph without its steps, in the parts between them (backends/graph/steps.py). While a graph is traced
 they do nothing. A graph that raises leaves the blocks that it is in, the innermost first (`leaving_blocks`).
@@ -99,6 +100,16 @@ def restore_rng(state: torch.Tensor) -> None:
     """`torch.set_rng_state`."""
     if not is_traced():
         torch.set_rng_state(state)
+
+
+def batch_norm_by_count(given: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor, weight: torch.Tensor | None,
+                        bias: torch.Tensor | None, training: bool, momentum: torch.Tensor, eps: float) -> torch.Tensor:
+    """`torch.nn.functional.batch_norm` with the momentum that the count of the batches, a tensor, says."""
+    pace = 0.0 if is_traced() else 1.0 / float(momentum)
+    return torch.nn.functional.batch_norm(given, running_mean, running_var, weight, bias, training, pace, eps)
+
+
+batch_norm_by_count.is_step = True  # type: ignore[attr-defined]  # it cannot be traced: it reads a number out of a tensor
 
 
 def leaving_blocks(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,62 @@
+"""`BatchNorm*d(momentum=None)`, which averages over all batches so far: how far its statistics move is a number out of a tensor,
+the count of the batches. Its operator is a step of the graph (fxjit/state_steps.py), which reads that number itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fxjit import state_steps
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.calls import handles, pass_on
+from fxjit.frontend.values.tensor import TensorValue
+
+_FORWARD: Final = _BatchNorm.forward
+_OPERANDS: Final = ("running_mean", "running_var", "weight", "bias", "num_batches_tracked")
+
+
+def _counts(module: Any, given: torch.Tensor) -> torch.Tensor:
+    """`_BatchNorm.forward` in training."""
+    module._check_input_dim(given)
+    module.num_batches_tracked.add_(1)
+    return _normalised(module, given)
+
+
+def _normalised(module: Any, given: torch.Tensor) -> torch.Tensor:
+    """Traced by the handler below."""
+    raise NotImplementedError
+
+
+@handles(_normalised)
+def _normalise(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    module, given = args
+    mean, variance, weight, bias, count = [protocol.getattr_(t, module, name) for name in _OPERANDS]
+    operands = [given, mean, variance, weight, bias, t.make(True), count, protocol.getattr_(t, module, "eps")]
+    t.effects.reach_back()
+    return t.emit(state_steps.batch_norm_by_count, operands)
+
+
+@handles(_FORWARD)
+def _forward(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 2 and not kwargs and _is_averaging(t, args[0].realize(), args[1].realize()):
+        return t.inline(t.make(_counts), args, {})
+    return pass_on(t, _FORWARD, args, kwargs)
+
+
+def _is_averaging(t: Tracer, module: Value, given: Value) -> bool:
+    """Whether the statistics of the layer move by the count of batches in this call."""
+    if not isinstance(given, TensorValue) or overrides.innermost(t) is not None or overrides.entered_transforms(t):
+        return False
+    facts = [protocol.getattr_(t, module, name).realize() for name in ("momentum", "training", "track_running_stats", "eps")]
+    if not all(fact.is_constant() for fact in facts):
+        return False
+    momentum, training, tracks, _ = (fact.as_constant() for fact in facts)
+    if momentum is not None or training is not True or tracks is not True:
+        return False
+    mean, variance, *_, count = [protocol.getattr_(t, module, name).realize() for name in _OPERANDS]
+    return all(isinstance(each, TensorValue) for each in (mean, variance, count))
