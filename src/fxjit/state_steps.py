@@ -1,6 +1,6 @@
 """Steps: calls in a graph that set state of the process which no operator names. They enter and leave blocks (`fork_rng`,
-`catch_warnings`, hooks of saved tensors), seed the random generators, and add filters of warnings. One more reads a number out of
-a tensor.
+`catch_warnings`, hooks of saved tensors), seed the random generators, and add filters of warnings. One more reads a number out
+of a tensor.
 
 A backend is given the graph without its steps, in the parts between them (backends/graph/steps.py). While a graph is traced
 they do nothing. A graph that raises leaves the blocks that it is in, the innermost first (`leaving_blocks`).

@@ -1,5 +1,5 @@
-"""`BatchNorm*d(momentum=None)`, which averages over all batches so far: how far its statistics move is a number out of a tensor,
-the count of the batches. Its operator is a step of the graph (fxjit/state_steps.py), which reads that number itself.
+"""`BatchNorm*d(momentum=None)`, which averages over all batches so far: how far its statistics move is a number out of a
+tensor, the count of the batches. Its operator is a step of the graph (fxjit/state_steps.py), which reads that number itself.
 """
 
 from __future__ import annotations

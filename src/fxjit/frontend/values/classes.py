@@ -153,7 +153,8 @@ class ClassValue(GuardedOperators):
         meta_call, owner = self._of_metaclass(t, "__call__")
         if isinstance(meta_call, types.MethodType):  # is not bound again
             return t.call(t.make(meta_call), args, kwargs)
-        if not isinstance(meta_call, (*descriptors.BUILTIN_CALLABLES, type)) and owner is not None and not isinstance(self.cls, enum.EnumMeta):
+        of_c = isinstance(meta_call, (*descriptors.BUILTIN_CALLABLES, type))
+        if not of_c and owner is not None and not isinstance(self.cls, enum.EnumMeta):
             fn = descriptors.bind(t, meta_call, owner, "__call__", self, t.make(type(self.cls)))
             return t.call(fn, args, kwargs)
         if isinstance(meta_call, type):  # TypedDict: calling the class calls dict
