@@ -1,4 +1,4 @@
-"""Special methods that are functions of neither Python nor CPython, as Cython's are: the class has an object that binds itself."""
+"""Special methods that are functions of neither Python nor CPython, as Cython's are: the class has what binds itself."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
@@ -15,15 +16,19 @@ from typing import Any, Final, NoReturn
 import torch
 
 from fxjit import state_steps
+from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import ContextMethodValue, ContextValue, entered_for_real, entered_managers
+from fxjit.frontend.values.functions import FunctionValue, MadeFunctionValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import ConstSource
+from fxjit.schemas import is_in_place_name, overloads_of, signatures, target_uses_rng
 
 
 class StateBlockValue(ContextValue):
@@ -88,10 +93,58 @@ class RngBlockValue(StateBlockValue):
 
 
 class HooksValue(StateBlockValue):
-    """Hooks for what autograd saves that are functions of the program's: when they run, and what they do then, is not seen."""
+    """Hooks for what autograd saves, functions of the program's. They run when the graph does, and nothing sees what they do:
+    so they may do no more than compute."""
 
-    def enter(self, t: Tracer) -> Value:
-        self.refuse(t)
+    def known_arguments(self, t: Tracer) -> tuple[list[Any], dict[str, Any]]:
+        return [self._hook(t, arg) for arg in self.args], {name: self._hook(t, arg) for name, arg in self.kwargs.items()}
+
+    def _hook(self, t: Tracer, value: Value) -> types.FunctionType:
+        value = value.realize()
+        if not isinstance(value, FunctionValue) or not only_computes(value.code, value.globals):
+            self.refuse(t)
+        if isinstance(value, MadeFunctionValue):
+            if value.code.co_freevars or value.default_values is not None or value.kwdefault_values is not None:
+                self.refuse(t)
+            return types.FunctionType(value.code, value.globals)
+        if value.source is not None:
+            t.guard(IdIs(value.source, value.fn))
+        fn: types.FunctionType = value.fn
+        return fn
+
+
+#: What such a function is made of: no jumps, no stores.
+_COMPUTING: Final = frozenset({
+    "NOP", "LOAD_FAST", "LOAD_CONST", "LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "BINARY_OP", "BINARY_SUBSCR", "UNARY_NEGATIVE",
+    "BUILD_TUPLE", "PUSH_NULL", "CALL", "RETURN_VALUE", "RETURN_CONST",
+})
+
+
+def only_computes(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
+    """Whether a function of tensors does nothing but compute on what it is given: by operators, and by torch's functions and
+    methods that write to nothing and draw nothing."""
+    for each in decode(code).instructions:
+        name = each.argval
+        if each.opname not in _COMPUTING or (each.opname == "BINARY_OP" and str(name).endswith("=")):
+            return False
+        if each.opname == "LOAD_GLOBAL" and namespace.get(str(name)) is not torch:
+            return False
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and not _reads_or_computes(str(name)):
+            return False
+    return True
+
+
+def _reads_or_computes(name: str) -> bool:
+    """Whether reading `torch.name` or `tensor.name`, and calling it, changes nothing."""
+    if name.startswith("_") or is_in_place_name(name):
+        return False
+    overloads = overloads_of(name)
+    if overloads:
+        return not target_uses_rng(name) and not any(signature.written for signature in signatures(name))
+    found = protocol.type_lookup(torch.Tensor, name)
+    if found is NOT_IMPLEMENTED:
+        return isinstance(getattr(torch, name, None), (torch.dtype, torch.layout, torch.memory_format))
+    return isinstance(found, (types.MethodDescriptorType, types.GetSetDescriptorType))
 
 
 class FiltersValue(StateBlockValue):
