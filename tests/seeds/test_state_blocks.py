@@ -5,6 +5,7 @@ with a break inside they are entered for real, in one break where they begin.
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -232,6 +233,44 @@ def wrong_action(x: torch.Tensor) -> Any:
     return x
 
 
+def looks_at_the_filters(x: torch.Tensor) -> Any:
+    before = warnings.filters
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inside = warnings.filters
+        y = x * 2
+    return y, before is inside, before is warnings.filters, len(before) - len(inside)
+
+
+def sets_the_filters(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.filters.insert(0, ("ignore", None, UserWarning, None, 0))  # type: ignore[attr-defined]  # said to be a sequence
+        warnings.warn("not heard", stacklevel=1)
+        y = x * 2
+    warnings.warn("heard", stacklevel=1)
+    return y
+
+
+def sets_them_before(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.filters = [("ignore", None, Own, None, 0), *warnings.filters]
+        with warnings.catch_warnings():
+            warnings.warn("not heard", Own, stacklevel=1)
+            warnings.simplefilter("ignore")
+            y = x * 2
+    return y
+
+
+def shows_otherwise(x: torch.Tensor) -> Any:
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *rest: shown.append(str(message))
+        warnings.warn("shown", stacklevel=1)
+        y = x * 2
+    return y, shown
+
+
 def in_a_stack(x: torch.Tensor) -> Any:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -350,8 +389,9 @@ ONE_GRAPH = [
 ]  # fmt: skip
 OTHERS = [
     hooks_where_they_are_refused, hooks_caught, saves_and_notes, saves_with_noise, saves_by_a_closure, saves_and_raises,
-    heard_inside, recorded, an_error, wrong_action, breaks_inside, breaks_in_a_call, raises_inside, caught_outside,
-    operator_raises, breaks_behind, left_open, returned, decorated, under_vmap, in_a_branch,
+    heard_inside, looks_at_the_filters, sets_the_filters, sets_them_before, shows_otherwise, recorded, an_error,
+    wrong_action, breaks_inside, breaks_in_a_call, raises_inside, caught_outside, operator_raises, breaks_behind, left_open,
+    returned, decorated, under_vmap, in_a_branch,
 ]  # fmt: skip
 
 
@@ -449,3 +489,47 @@ def test_a_wrong_state_is_refused_as_in_eager() -> None:
                 fn(torch.ones(3), wrong)
             with pytest.raises(type(expected.value), match=str(expected.value)[:20]):
                 compiled(torch.ones(3), wrong)
+
+
+def steps_backward(layer: torch.nn.Module, x: torch.Tensor) -> Any:
+    torch.manual_seed(3)
+    y = torch.nn.functional.dropout(layer(x), 0.5)
+    torch.manual_seed(4)
+    loss = (y * torch.rand_like(y)).sum()
+    loss.backward()
+    torch.manual_seed(5)
+    return loss.detach() + torch.rand(1)
+
+
+def takes_gradients(layer: torch.nn.Module, x: torch.Tensor) -> Any:
+    y = layer(x).sin()
+    torch.manual_seed(4)
+    gradients = torch.autograd.grad((y * torch.rand_like(y)).sum(), list(layer.parameters()))
+    return gradients[0] * torch.rand(1), gradients[1]
+
+
+def hooks_a_tensor(layer: torch.nn.Module, x: torch.Tensor) -> Any:
+    y = layer(x)
+    y.register_hook(lambda gradient: gradient * 2)
+    torch.manual_seed(4)
+    return (y * torch.rand_like(y)).sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("fn", [steps_backward, takes_gradients, hooks_a_tensor])
+def test_gradients_beside_steps(fn: Any, in_graph: bool, backend: str) -> None:
+    mine = torch.nn.Linear(3, 3)
+    eager = copy.deepcopy(mine)
+    fxjit.reset()
+    rtol = 0.0 if backend == "eager" else 1e-3
+    with fxjit.config.patch(trace_autograd_ops=in_graph):
+        compiled = fxjit.compile(fn, backend=backend)
+        for _ in range(2):
+            x = torch.randn(4, 3)
+            results = compiled(mine, x), fn(eager, x)
+            if fn is hooks_a_tensor:
+                for result in results:
+                    result.backward()
+            assert_same(*[torch.utils._pytree.tree_map(torch.Tensor.detach, each) for each in results], rtol=rtol)
+            assert_same([each.grad for each in mine.parameters()], [each.grad for each in eager.parameters()], rtol=rtol)

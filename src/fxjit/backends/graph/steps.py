@@ -47,7 +47,10 @@ def split_by_step(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
 
 
 def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:
-    """Which segment each node belongs to; None where a cut would lie inside a mode, or between a value and a write to it."""
+    """Which segment each node belongs to; None where a cut would lie inside a mode, between a value and a write to it, or
+    between a value and its gradient: what autograd recorded does not pass from one part to another."""
+    if any(node.target is torch.autograd.grad or getattr(node.target, "sees_gradients", False) for node in gm.graph.nodes):
+        return None
     segments: dict[Node, int] = {}
     number, modes = 0, Modes()
     for node in gm.graph.nodes:

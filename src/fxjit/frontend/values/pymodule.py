@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 import types
+import warnings
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, instance_dicts
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.contexts import entered_for_real
 from fxjit.frontend.values.namespaces import NamespaceValue, known_namespace, namespace_value
 from fxjit.frontend.values.untraceable import StandInValue
 from fxjit.frontend.values.wrap import wraps
@@ -42,10 +44,13 @@ class PyModuleValue(Value):
         if isinstance(written, Value):
             return written
         if name == "__dict__" and type(self.module) is types.ModuleType:
+            self._refuse_set(t, name)
             return namespace_value(t, vars(self.module), vars(builtins))
         self._look_at(t, name)
         try:
             found = getattr(self.module, name)
+            if not isinstance(found, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)):
+                self._refuse_set(t, name)
         except AttributeError as error:
             if not descriptors.is_trusted(self.module.__name__):
                 t.guard(HasAttr(self.source or ConstSource(self.module, self.module.__name__), name, False))
@@ -81,7 +86,13 @@ class PyModuleValue(Value):
             return NOT_IMPLEMENTED if value is None else value.realize()
         return t.effects.load_attr(self, name)
 
+    def _refuse_set(self, t: Tracer, name: str) -> None:
+        """Refuses what a block has set while tracing, which the program has not set when the graph begins."""
+        if self.module is warnings and entered_for_real(t):
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        self._refuse_set(t, name)
         of_class = descriptors.look_up(t, type(self.module), name)[0]
         if descriptors.is_data_descriptor(t, of_class) or (type(self.module) is not types.ModuleType and name.startswith("__")):
             t.break_("attribute-unsupported", value=self.describe(), name=name)

@@ -24,6 +24,7 @@ from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import ContextMethodValue, ContextValue, entered_for_real, entered_managers
 from fxjit.frontend.values.functions import FunctionValue, MadeFunctionValue
+from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import IdIs
@@ -154,6 +155,9 @@ class FiltersValue(StateBlockValue):
         args, kwargs = self.known_arguments(t)
         if args or kwargs.get("record") or kwargs.get("module"):
             self.refuse(t)
+        namespace, filters = known_namespace(t, vars(warnings)), t.known(warnings.filters)
+        if (namespace is not None and namespace.written) or (filters is not None and t.effects.is_written(filters)):
+            self.refuse(t)  # that is not yet so when the graph runs
         super().enter(t)
         manager = self.make(**kwargs)
         manager.__enter__()
