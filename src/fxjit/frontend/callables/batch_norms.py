@@ -17,28 +17,21 @@ from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.tensor import TensorValue
 
 _FORWARD: Final = _BatchNorm.forward
-_OPERANDS: Final = ("running_mean", "running_var", "weight", "bias", "num_batches_tracked")
+_COUNTED: Final = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def _counts(module: Any, given: torch.Tensor) -> torch.Tensor:
     """`_BatchNorm.forward` in training."""
     module._check_input_dim(given)
     module.num_batches_tracked.add_(1)
-    return _normalised(module, given)
+    return state_steps.batch_norm_by_count(given, module.running_mean, module.running_var, module.weight, module.bias, True,
+                                           module.num_batches_tracked, module.eps)
 
 
-def _normalised(module: Any, given: torch.Tensor) -> torch.Tensor:
-    """Traced by the handler below."""
-    raise NotImplementedError
-
-
-@handles(_normalised)
-def _normalise(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    module, given = args
-    mean, variance, weight, bias, count = [protocol.getattr_(t, module, name) for name in _OPERANDS]
-    operands = [given, mean, variance, weight, bias, t.make(True), count, protocol.getattr_(t, module, "eps")]
+@handles(state_steps.batch_norm_by_count)
+def _batch_norm_by_count(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     t.effects.reach_back()
-    return t.emit(state_steps.batch_norm_by_count, operands)
+    return t.emit(state_steps.batch_norm_by_count, args)
 
 
 @handles(_FORWARD)
@@ -58,5 +51,4 @@ def _is_averaging(t: Tracer, module: Value, given: Value) -> bool:
     momentum, training, tracks, _ = (fact.as_constant() for fact in facts)
     if momentum is not None or training is not True or tracks is not True:
         return False
-    mean, variance, *_, count = [protocol.getattr_(t, module, name).realize() for name in _OPERANDS]
-    return all(isinstance(each, TensorValue) for each in (mean, variance, count))
+    return all(isinstance(protocol.getattr_(t, module, name).realize(), TensorValue) for name in _COUNTED)
