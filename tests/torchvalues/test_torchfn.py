@@ -132,6 +132,41 @@ def test_assertions(assert_same_as_eager):
     assert_same_as_eager(fn, torch.randn(3))
 
 
+CHECKS = {
+    "check": lambda x, holds: torch._check(holds, lambda: f"check {x.dim()}"),
+    "no words": lambda x, holds: torch._check(holds),
+    "index": lambda x, holds: torch._check_index(holds, lambda: "index"),
+    "value": lambda x, holds: torch._check_value(holds, lambda: "value"),
+    "type": lambda x, holds: torch._check_type(holds, lambda: "type"),
+    "not implemented": lambda x, holds: torch._check_not_implemented(holds),
+    "with": lambda x, holds: torch._check_with(KeyError, holds, lambda: "with"),
+    "no truth": lambda x, holds: torch._check_value(3 if holds else [], lambda: "no truth"),
+    "all": lambda x, holds: torch._check_tensor_all(x > (0 if holds else 1)),
+    "all, words": lambda x, holds: torch._check_tensor_all(x > (0 if holds else 1), lambda: "all"),
+    "all with": lambda x, holds: torch._check_tensor_all_with(ValueError, x > (0 if holds else 1), lambda: f"all {x.dim()}"),
+}
+
+
+@pytest.mark.parametrize("holds", [True, False])
+@pytest.mark.parametrize("name", CHECKS)
+def test_checks(name, holds):
+    """A check that fails raises what it raises eagerly; one that holds is no break."""
+    def fn(x, holds):
+        CHECKS[name](x, holds)
+        return x + 1
+
+    def outcome(call):
+        try:
+            return call(torch.ones(3), holds)
+        except Exception as error:
+            return type(error), str(error)
+
+    fxjit.reset()
+    eager, ours = outcome(fn), outcome(fxjit.compile(fn, backend="eager"))
+    assert torch.equal(eager, ours) if isinstance(eager, torch.Tensor) else eager == ours
+    assert not holds or name == "no truth" or not fxjit.counters["graph_break"]
+
+
 def test_tensors_of_a_deque(assert_same_as_eager):
     def fn(x, rewards):
         returns = deque()

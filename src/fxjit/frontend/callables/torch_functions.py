@@ -402,15 +402,62 @@ def _assert(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.make(None)
 
 
-@handles(optional("torch._check"))
-def _check(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = dict(zip(("cond", "message"), args, strict=False)) | kwargs
-    if given["cond"].node is not None and not isinstance(given["cond"], TensorValue):
-        return t.emit(torch_private.get("torch._check"), [given["cond"]])
-    if not protocol.truth(t, given["cond"]):
-        text = t.call(given["message"], [], None) if "message" in given else t.make("Expected cond to be True")
-        t.raise_(RuntimeError, protocol.str_(t, text).as_constant())
+def _raise_as_torch(t: Tracer, error: type[Exception], cond: Any) -> None:
+    """Raises what torch raises where `cond` is no truth, and the program has no words of its own for it."""
+    try:
+        torch_private.get("torch._check_with")(error, cond, None)
+    except Exception as failure:
+        t.raise_(type(failure), *failure.args)
+
+
+def _checked(t: Tracer, error: type[Exception], cond: Value, message: Value | None = None) -> Value:
+    """What is known while tracing is looked at here; a condition of numbers that vary is an assertion of the graph, behind
+    which the call runs eagerly and raises what the program raises."""
+    if cond.node is not None and not isinstance(cond, TensorValue):
+        return t.emit(torch_private.get("torch._check"), [cond])
+    if cond.is_constant() and type(cond.as_constant()) is not bool:
+        _raise_as_torch(t, error, cond.as_constant())
+    if protocol.truth(t, cond):
+        return t.make(None)
+    if message is None or (message.is_constant() and message.as_constant() is None):
+        _raise_as_torch(t, error, False)
+    assert message is not None
+    t.raise_(error, protocol.str_(t, t.call(message, [], None)).as_constant())
     return t.make(None)
+
+
+def _all_checked(t: Tracer, error: type[Exception], cond: Value, message: Value | None = None) -> Value:
+    """That all elements of a tensor are true: an assertion of the graph, with the same words as where it fails eagerly."""
+    if not isinstance(cond, TensorValue) or cond.fake.dtype is not torch.bool:
+        t.break_("call-skipped-module", function="torch._check_tensor_all", module="torch", rule="no tensor of truths")
+    return t.emit(torch_private.get("torch._assert_async"), [t.emit(torch.all, [cond]), t.make("Expected cond to be True")])
+
+
+def _add_checks() -> None:
+    """The handlers of torch's checks: with an exception of their own, and those that are told one."""
+    def known(check: Callable[..., Value], error: type[Exception]) -> Handler:
+        def handler(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            return check(t, error, *args, **kwargs)
+        return handler
+
+    def told(check: Callable[..., Value]) -> Handler:
+        def handler(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            given = dict(zip(("error_type", "cond", "message"), args, strict=False)) | kwargs
+            error = given.pop("error_type").as_constant()
+            if error.__module__ != "builtins":
+                t.break_("call-skipped-module", function="torch._check_with", module="torch", rule="an exception of the program's")
+            return check(t, error, **given)
+        return handler
+
+    for name, error in (("_check", RuntimeError), ("_check_index", IndexError), ("_check_value", ValueError),
+                        ("_check_type", TypeError), ("_check_not_implemented", NotImplementedError)):
+        handles(optional(f"torch.{name}"))(known(_checked, error))
+    handles(optional("torch._check_tensor_all"))(known(_all_checked, RuntimeError))
+    handles(optional("torch._check_with"))(told(_checked))
+    handles(optional("torch._check_tensor_all_with"))(told(_all_checked))
+
+
+_add_checks()
 
 
 @handles(optional("torch._check_is_size"))

@@ -25,6 +25,7 @@ from fxjit.frontend.values.calls import exact, handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.numpy_numbers import NumPyNumberValue, with_known_scalars
+from fxjit.frontend.values.numpy_tensors import as_arrays, as_tensors, gives_tensors, holds_tensors, makes_arrays
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import GivenTensor, TensorValue
@@ -602,10 +603,14 @@ def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
     if isinstance(fn, type):
         return _converted(t, fn, args, kwargs)
     given = [arg.realize() for arg in args]
-    if fn in (np.asarray, np.array) and given and isinstance(given[0], TensorValue):
-        given[0] = _array_of_tensor(t, given[0], [], {})
+    of_tensors = holds_tensors(given)
+    if of_tensors and makes_arrays(fn, given, kwargs):
+        given = [as_arrays(each, lambda tensor: _array_of_tensor(t, tensor, [], {})) for each in given]
+    elif of_tensors and (python := numpy_calls.python_function(fn)) is not None:
+        return t.inline(t.make(python), given, kwargs)
     what = numpy_calls.function(fn)
-    return _through_views(t, given, kwargs, lambda args, kwargs: numpy_calls.call(t, what, args, kwargs, result_of))
+    result = _through_views(t, given, kwargs, lambda args, kwargs: numpy_calls.call(t, what, args, kwargs, result_of))
+    return as_tensors(t, result) if gives_tensors(fn, args) else result
 
 
 def _through_views(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value],

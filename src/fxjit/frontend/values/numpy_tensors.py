@@ -1,0 +1,64 @@
+"""NumPy's functions called with tensors: those of C make arrays of them (`Tensor.__array__`), and a ufunc gives tensors back
+(`Tensor.__array_wrap__`), since a tensor's priority is above an array's. Those of Python look at what they are given themselves.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+
+ArrayOf = Callable[[TensorValue], Value]
+
+
+def holds_tensors(values: Sequence[Value]) -> bool:
+    """Whether one of these is a tensor, or a list or tuple with one."""
+    return any(isinstance(value, TensorValue) or any(isinstance(item, TensorValue) for item in _items(value)) for value in values)
+
+
+def makes_arrays(fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether a function makes arrays of all its arguments, before anything else."""
+    if isinstance(fn, np.ufunc):
+        return len(args) <= fn.nin and not kwargs.keys() & {"out", "where", "axis", "axes", "signature"}
+    return isinstance(getattr(fn, "_implementation", fn), types.BuiltinFunctionType) and "out" not in kwargs
+
+
+def gives_tensors(fn: Any, args: Sequence[Value]) -> bool:
+    """Whether what a function calculates is given back as a tensor: a ufunc's results, where a tensor itself was given."""
+    return isinstance(fn, np.ufunc) and any(isinstance(arg.realize(), TensorValue) for arg in args)
+
+
+def as_arrays(value: Value, array_of: ArrayOf) -> Value:
+    """An argument with arrays in the place of tensors."""
+    if isinstance(value, TensorValue):
+        return array_of(value)
+    items = _items(value)
+    if not any(isinstance(item, TensorValue) for item in items):
+        return value
+    made = [array_of(item) if isinstance(item, TensorValue) else item for item in items]
+    return ListValue(made) if value.pytype() is list else TupleValue(made)
+
+
+def as_tensors(t: Tracer, result: Any) -> Value:
+    """What `Tensor.__array_wrap__` makes of a ufunc's results: truths become bytes."""
+    if isinstance(result, TupleValue):
+        return TupleValue([as_tensors(t, part.realize()) for part in result.items])
+    if result.tensor.fake.dtype is torch.bool:
+        return t.emit("to", [result.tensor, torch.uint8])
+    made: Value = result.as_tensor(t)
+    return made
+
+
+def _items(value: Value) -> list[Value]:
+    """The items of a plain list or tuple."""
+    if not isinstance(value, (ListValue, TupleValue)) or value.pytype() not in (list, tuple):
+        return []
+    return [item.realize() for item in value.items]

@@ -1,0 +1,86 @@
+"""NumPy's functions called with tensors: those of C make arrays of them, ufuncs give tensors back, and Python's look for themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fxjit
+
+x = torch.tensor([[0.5, 1.5, 2.0], [3.0, 0.25, 1.0]])
+whole, number, array = torch.tensor([3, 1, 2]), torch.tensor(2.5), np.array([1.0, 2.0, 3.0], np.float32)
+
+UNARY = ("log", "exp", "sqrt", "isnan", "sign", "floor", "negative", "modf", "frexp", "sin", "positive", "logical_not")
+BINARY = ("add", "multiply", "maximum", "greater", "power", "divmod", "hypot", "floor_divide", "logical_and", "equal", "subtract")
+#: In the graph, without a break.
+CAPTURED = {
+    **{name: lambda fn=getattr(np, name): (fn(x), fn(number), fn(whole)) for name in UNARY},
+    **{name: lambda fn=getattr(np, name): (fn(x, 2.0), fn(x, x), fn(array, x), fn(x, array), fn(number, 3), fn(whole, 2))
+       for name in BINARY},
+    "of lists": lambda: (np.log([number, number]), np.log((1.0, number)), np.add([number], number)),
+    "made arrays": lambda: (np.array(x), np.asarray(whole), np.array([number, number]), np.array([1.0, number])),
+    "joined": lambda: (np.concatenate([x, x]), np.concatenate([array, x[0]]), np.stack([x, x]), np.vstack([x, array])),
+    "chosen": lambda: (np.where(x > 1, x, 0.0), np.tile(whole, 2), np.outer(whole, whole), np.dot(x, x.T), np.roll(x, 1)),
+    "of shapes": lambda: (np.shape(x), np.ndim(x), np.ravel(x), np.squeeze(x), np.expand_dims(x, 0), np.swapaxes(x, 0, 1)),
+    "in turn": lambda: np.log(np.add(x, 1)) * 2 + torch.ones(3),
+    "of a trained tensor": lambda: np.log(x.clone().requires_grad_().detach()),
+}
+#: As eager's, with breaks or exceptions.
+OTHERS = {
+    **{name: lambda fn=getattr(np, name): fn(x) for name in
+       ("mean", "sum", "max", "argmax", "std", "any", "cumsum", "sort", "median", "transpose", "round", "flip", "size", "unique",
+        "count_nonzero", "zeros_like", "copy", "average", "diff", "trace")},
+    "written": lambda: np.log(x, out=np.zeros((2, 3), np.float32)),
+    "where": lambda: np.log(x, where=np.array(True)),
+    "of a gradient": lambda: np.log(x.clone().requires_grad_()),
+    "of half type": lambda: np.log(x.bfloat16()),
+    "operators": lambda: (array + x, x + array, array * number, array > x, array[whole - 1]),
+    "classes": lambda: (np.float32(number), np.float64(number), np.int64(whole[0])),
+}
+
+
+def outcome(fn):
+    try:
+        return fn()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def agree(eager, ours):
+    if isinstance(eager, (tuple, list)):
+        return len(eager) == len(ours) and all(map(agree, eager, ours))
+    if type(eager) is not type(ours):
+        return False
+    if isinstance(eager, torch.Tensor):
+        return eager.dtype == ours.dtype and eager.stride() == ours.stride() and torch.allclose(eager, ours, equal_nan=True)
+    if isinstance(eager, (np.ndarray, np.generic)):
+        layout = isinstance(eager, np.generic) or eager.strides == ours.strides
+        return eager.dtype == ours.dtype and eager.shape == ours.shape and layout and np.allclose(eager, ours, equal_nan=True)
+    return callable(eager) or eager == ours
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_in_the_graph(name):
+    fxjit.reset()
+    assert agree(outcome(CAPTURED[name]), outcome(fxjit.compile(CAPTURED[name], backend="eager")))
+    assert not fxjit.counters["graph_break"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OTHERS)
+def test_others(name):
+    assert agree(outcome(OTHERS[name]), outcome(fxjit.compile(OTHERS[name], backend="eager")))
+
+
+def test_memory_is_shared():
+    """An array of a tensor is over its memory, and what a ufunc gives is new."""
+    def fn(given):
+        made, view = np.positive(given), np.asarray(given)
+        view[0] = 7.0
+        return made, given + 0
+
+    for call in (fn, fxjit.compile(fn, backend="eager")):
+        made, given = call(torch.ones(2))
+        assert made.tolist() == [1.0, 1.0] and given.tolist() == [7.0, 1.0]
