@@ -1,4 +1,4 @@
-"""NumPy's functions called with tensors: those of C make arrays of them, ufuncs give tensors back, and Python's look for themselves."""
+"""NumPy's functions called with tensors: those of C make arrays of them, and ufuncs give tensors back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ x = torch.tensor([[0.5, 1.5, 2.0], [3.0, 0.25, 1.0]])
 whole, number, array = torch.tensor([3, 1, 2]), torch.tensor(2.5), np.array([1.0, 2.0, 3.0], np.float32)
 
 UNARY = ("log", "exp", "sqrt", "isnan", "sign", "floor", "negative", "modf", "frexp", "sin", "positive", "logical_not")
-BINARY = ("add", "multiply", "maximum", "greater", "power", "divmod", "hypot", "floor_divide", "logical_and", "equal", "subtract")
+BINARY = ("add", "multiply", "maximum", "greater", "power", "divmod", "hypot", "floor_divide", "logical_and", "equal",
+          "subtract")
 #: In the graph, without a break.
 CAPTURED = {
     **{name: lambda fn=getattr(np, name): (fn(x), fn(number), fn(whole)) for name in UNARY},
@@ -29,8 +30,8 @@ CAPTURED = {
 #: As eager's, with breaks or exceptions.
 OTHERS = {
     **{name: lambda fn=getattr(np, name): fn(x) for name in
-       ("mean", "sum", "max", "argmax", "std", "any", "cumsum", "sort", "median", "transpose", "round", "flip", "size", "unique",
-        "count_nonzero", "zeros_like", "copy", "average", "diff", "trace")},
+       ("mean", "sum", "max", "argmax", "std", "any", "cumsum", "sort", "median", "transpose", "round", "flip", "size",
+        "unique", "count_nonzero", "zeros_like", "copy", "average", "diff", "trace")},
     "written": lambda: np.log(x, out=np.zeros((2, 3), np.float32)),
     "where": lambda: np.log(x, where=np.array(True)),
     "of a gradient": lambda: np.log(x.clone().requires_grad_()),

@@ -445,7 +445,7 @@ def _add_checks() -> None:
             given = dict(zip(("error_type", "cond", "message"), args, strict=False)) | kwargs
             error = given.pop("error_type").as_constant()
             if error.__module__ != "builtins":
-                t.break_("call-skipped-module", function="torch._check_with", module="torch", rule="an exception of the program's")
+                t.break_("call-skipped-module", function="torch._check_with", module="torch", rule="its own exception")
             return check(t, error, **given)
         return handler
 

@@ -1,5 +1,5 @@
 """NumPy's functions called with tensors: those of C make arrays of them (`Tensor.__array__`), and a ufunc gives tensors back
-(`Tensor.__array_wrap__`), since a tensor's priority is above an array's. Those of Python look at what they are given themselves.
+(`Tensor.__array_wrap__`), since a tensor's priority is above an array's. Those of Python look for themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ArrayOf = Callable[[TensorValue], Value]
 
 def holds_tensors(values: Sequence[Value]) -> bool:
     """Whether one of these is a tensor, or a list or tuple with one."""
-    return any(isinstance(value, TensorValue) or any(isinstance(item, TensorValue) for item in _items(value)) for value in values)
+    return any(isinstance(each, TensorValue) for value in values for each in (value, *_items(value)))
 
 
 def makes_arrays(fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
