@@ -21,7 +21,7 @@ CAPTURED = {
        for name in BINARY},
     "of lists": lambda: (np.log([number, number]), np.log((1.0, number)), np.add([number], number)),
     "made arrays": lambda: (np.array(x), np.asarray(whole), np.array([number, number]), np.array([1.0, number])),
-    "joined": lambda: (np.concatenate([x, x]), np.concatenate([array, x[0]]), np.stack([x, x]), np.vstack([x, array])),
+    "joined": lambda: (np.concatenate([x, x]), np.concatenate([array, [number]]), np.stack([x, x]), np.vstack([x, array])),
     "chosen": lambda: (np.where(x > 1, x, 0.0), np.tile(whole, 2), np.outer(whole, whole), np.dot(x, x.T), np.roll(x, 1)),
     "of shapes": lambda: (np.shape(x), np.ndim(x), np.ravel(x), np.squeeze(x), np.expand_dims(x, 0), np.swapaxes(x, 0, 1)),
     "in turn": lambda: np.log(np.add(x, 1)) * 2 + torch.ones(3),

@@ -20,8 +20,8 @@ ArrayOf = Callable[[TensorValue], Value]
 
 
 def holds_tensors(values: Sequence[Value]) -> bool:
-    """Whether one of these is a tensor, or a list or tuple with one."""
-    return any(isinstance(each, TensorValue) for value in values for each in (value, *_items(value)))
+    """Whether one of these is a tensor, or a list or tuple that has one in it."""
+    return any(isinstance(value, TensorValue) or holds_tensors(_items(value)) for value in values)
 
 
 def makes_arrays(fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
@@ -40,10 +40,9 @@ def as_arrays(value: Value, array_of: ArrayOf) -> Value:
     """An argument with arrays in the place of tensors."""
     if isinstance(value, TensorValue):
         return array_of(value)
-    items = _items(value)
-    if not any(isinstance(item, TensorValue) for item in items):
+    if not holds_tensors([value]):
         return value
-    made = [array_of(item) if isinstance(item, TensorValue) else item for item in items]
+    made = [as_arrays(item, array_of) for item in _items(value)]
     return ListValue(made) if value.pytype() is list else TupleValue(made)
 
 
