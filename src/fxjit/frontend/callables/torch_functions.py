@@ -440,7 +440,7 @@ def _add_checks() -> None:
             return check(t, error, *args, **kwargs)
         return handler
 
-    def told(check: Callable[..., Value]) -> Handler:
+    def asking(check: Callable[..., Value]) -> Handler:
         def handler(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             given = dict(zip(("error_type", "cond", "message"), args, strict=False)) | kwargs
             error = given.pop("error_type").as_constant()
@@ -453,8 +453,8 @@ def _add_checks() -> None:
                         ("_check_type", TypeError), ("_check_not_implemented", NotImplementedError)):
         handles(optional(f"torch.{name}"))(known(_checked, error))
     handles(optional("torch._check_tensor_all"))(known(_all_checked, RuntimeError))
-    handles(optional("torch._check_with"))(told(_checked))
-    handles(optional("torch._check_tensor_all_with"))(told(_all_checked))
+    handles(optional("torch._check_with"))(asking(_checked))
+    handles(optional("torch._check_tensor_all_with"))(asking(_all_checked))
 
 
 _add_checks()
