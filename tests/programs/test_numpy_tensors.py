@@ -32,6 +32,11 @@ OTHERS = {
     **{name: lambda fn=getattr(np, name): fn(x) for name in
        ("mean", "sum", "max", "argmax", "std", "any", "cumsum", "sort", "median", "transpose", "round", "flip", "size",
         "unique", "count_nonzero", "zeros_like", "copy", "average", "diff", "trace")},
+    "written to": lambda: (np.copyto(x.clone(), array), np.putmask(x.clone(), x > 1, x)),
+    "asked for its type": lambda: (np.min_scalar_type(x), np.can_cast(x, np.float64)),
+    "of two types": lambda: np.result_type(x, array),
+    "methods": lambda: (np.add.reduce(x), np.add.accumulate(whole), np.add.outer(whole, whole)),
+    "added at": lambda: np.add.at(whole.clone(), [0], 1),
     "written": lambda: np.log(x, out=np.zeros((2, 3), np.float32)),
     "where": lambda: np.log(x, where=np.array(True)),
     "of a gradient": lambda: np.log(x.clone().requires_grad_()),

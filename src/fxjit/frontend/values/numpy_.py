@@ -25,7 +25,7 @@ from fxjit.frontend.values.calls import exact, handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
 from fxjit.frontend.values.numpy_numbers import NumPyNumberValue, with_known_scalars
-from fxjit.frontend.values.numpy_tensors import as_arrays, as_tensors, gives_tensors, holds_tensors, makes_arrays
+from fxjit.frontend.values.numpy_tensors import as_arrays, as_tensors, converts_tensors, gives_tensors, holds_tensors
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import GivenTensor, TensorValue
@@ -604,7 +604,7 @@ def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[s
         return _converted(t, fn, args, kwargs)
     given = [arg.realize() for arg in args]
     of_tensors = holds_tensors(given)
-    if of_tensors and makes_arrays(fn, given, kwargs):
+    if of_tensors and converts_tensors(fn, given, kwargs):
         given = [as_arrays(each, lambda tensor: _array_of_tensor(t, tensor, [], {})) for each in given]
     elif of_tensors and (python := numpy_calls.python_function(fn)) is not None:
         return t.inline(t.make(python), given, kwargs)
@@ -695,7 +695,7 @@ def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwar
     """`tensor.numpy()`: an array over the same memory, where the tensor has what an array can have."""
     fake = tensor.fake
     caller = t.frame
-    differentiable = fake.requires_grad and caller is not None and marks.code_makes_arrays(caller.code.code)
+    differentiable = fake.requires_grad and caller is not None and marks.code_converts_tensors(caller.code.code)
     refused = fake.requires_grad and torch.is_grad_enabled() and not differentiable
     readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and not refused
     if args or not readable or not config.trace_numpy or fake.dtype not in _DTYPES or tensor.cls is not torch.Tensor:

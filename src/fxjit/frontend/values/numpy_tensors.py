@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
 ArrayOf = Callable[[TensorValue], Value]
+#: C functions that ask for the type of what they are given, or write to it, and refuse tensors.
+_WANT_ARRAYS: Final = frozenset({"copyto", "putmask", "can_cast", "result_type", "min_scalar_type"})
 
 
 def holds_tensors(values: Sequence[Value]) -> bool:
@@ -24,11 +26,14 @@ def holds_tensors(values: Sequence[Value]) -> bool:
     return any(isinstance(value, TensorValue) or holds_tensors(_items(value)) for value in values)
 
 
-def makes_arrays(fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+def converts_tensors(fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
     """Whether a function makes arrays of all its arguments, before anything else."""
     if isinstance(fn, np.ufunc):
         return len(args) <= fn.nin and not kwargs.keys() & {"out", "where", "axis", "axes", "signature"}
-    return isinstance(getattr(fn, "_implementation", fn), types.BuiltinFunctionType) and "out" not in kwargs
+    implementation = getattr(fn, "_implementation", fn)
+    if isinstance(getattr(implementation, "__self__", None), np.ufunc) or implementation.__name__ in _WANT_ARRAYS:
+        return False
+    return isinstance(implementation, types.BuiltinFunctionType) and "out" not in kwargs
 
 
 def gives_tensors(fn: Any, args: Sequence[Value]) -> bool:
