@@ -695,7 +695,7 @@ def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwar
     """`tensor.numpy()`: an array over the same memory, where the tensor has what an array can have."""
     fake = tensor.fake
     caller = t.frame
-    differentiable = fake.requires_grad and caller is not None and marks.code_converts_tensors(caller.code.code)
+    differentiable = fake.requires_grad and caller is not None and marks.code_makes_arrays(caller.code.code)
     refused = fake.requires_grad and torch.is_grad_enabled() and not differentiable
     readable = fake.device.type == "cpu" and not fake.is_conj() and not fake.is_neg() and not refused
     if args or not readable or not config.trace_numpy or fake.dtype not in _DTYPES or tensor.cls is not torch.Tensor:
