@@ -16,14 +16,15 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
+_DEEPEST: Final = 32
 ArrayOf = Callable[[TensorValue], Value]
 #: C functions that ask for the type of what they are given, or write to it, and refuse tensors.
 _WANT_ARRAYS: Final = frozenset({"copyto", "putmask", "can_cast", "result_type", "min_scalar_type"})
 
 
-def holds_tensors(values: Sequence[Value]) -> bool:
-    """Whether one of these is a tensor, or a list or tuple that has one in it."""
-    return any(isinstance(value, TensorValue) or holds_tensors(_items(value)) for value in values)
+def holds_tensors(values: Sequence[Value], depth: int = 0) -> bool:
+    """Whether one of these is a tensor, or a list or tuple that has one in it, as deep as an array has dimensions."""
+    return depth < _DEEPEST and any(isinstance(each, TensorValue) or holds_tensors(_items(each), depth + 1) for each in values)
 
 
 def converts_tensors(fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
