@@ -449,9 +449,10 @@ def _add_checks() -> None:
             return check(t, error, **given)
         return handler
 
-    for name, error in (("_check", RuntimeError), ("_check_index", IndexError), ("_check_value", ValueError),
-                        ("_check_type", TypeError), ("_check_not_implemented", NotImplementedError)):
-        handles(optional(f"torch.{name}"))(known(_checked, error))
+    for fn, error in ((optional("torch._check"), RuntimeError), (optional("torch._check_index"), IndexError),
+                      (optional("torch._check_value"), ValueError), (optional("torch._check_type"), TypeError),
+                      (optional("torch._check_not_implemented"), NotImplementedError)):
+        handles(fn)(known(_checked, error))
     handles(optional("torch._check_tensor_all"))(known(_all_checked, RuntimeError))
     handles(optional("torch._check_with"))(asking(_checked))
     handles(optional("torch._check_tensor_all_with"))(asking(_all_checked))
