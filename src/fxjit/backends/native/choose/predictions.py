@@ -43,6 +43,7 @@ ALONE = (
             threshold_backward.default sigmoid_backward.default tanh_backward.default silu_backward.default
             gelu_backward.default mean.dim sum.dim_IntList linalg_vector_norm.default embedding.default cat.default
             _native_batch_norm_legit_functional.default _native_batch_norm_legit_no_training.default
+            _native_batch_norm_legit.no_stats
             native_batch_norm_backward.default native_layer_norm.default native_layer_norm_backward.default
             native_group_norm.default _fused_rms_norm.default _softmax.default _log_softmax.default
             _softmax_backward_data.default _log_softmax_backward_data.default

@@ -1,13 +1,13 @@
-"""Normalisations: layer and group norm with their derivatives, RMS norm, and batch norm where its statistics are given."""
+"""Normalisations: layer, group, RMS, batch and instance norm, with their derivatives."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 
-from ..index import Sizes, prod, segments, sizes_of
+from ..index import Size, Sizes, prod, segments, sizes_of
 from ..ir import Expr, TensorExpr, compute_type, expand, load_all, reshape, reshape_strides
 from ..ops import cast, const, op
 from ..target import by_triton
@@ -218,6 +218,39 @@ def lower_batch_norm(
     eps: float,
 ) -> tuple[Any, ...]:
     """(y, mean, 1/std, new running mean, new running variance)."""
+    normalized = by_batch(low, x, weight, bias, training, eps)
+    kind = compute_type(normalized.dtype)
+    count = count_as(normalized.numbers, 1, kind)
+    unbiased = op("div", op("mul", normalized.var, count), op("sub", count, const(1, kind)))
+    running = [
+        op("add", op("mul", low.value(old).expr, const(1 - momentum, kind)), op("mul", new, const(momentum, kind)))
+        for old, new in ((mean, normalized.mean), (var, unbiased))
+    ]
+    return results(node, normalized.y, normalized.mean, normalized.invstd, *running)
+
+
+@lowers("_native_batch_norm_legit.no_stats")
+def lower_instance_norm(
+    low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """(y, mean, 1/std): instance norms are these of as many channels as there are in all images."""
+    normalized = by_batch(low, x, weight, bias, training, eps)
+    return results(node, normalized.y, normalized.mean, normalized.invstd)
+
+
+class Normalized(NamedTuple):
+    """A batch's norm, its statistics, and of how many numbers these are."""
+
+    y: Expr
+    mean: Expr
+    invstd: Expr
+    var: Expr
+    numbers: Size
+    dtype: torch.dtype
+
+
+def by_batch(low: Lowering, x: Any, weight: Any, bias: Any, training: bool, eps: float) -> Normalized:
+    """Normalized over all dimensions but the second."""
     x = low.value(x)
     if not training or any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
         raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
@@ -225,17 +258,11 @@ def lower_batch_norm(
     wide_var, wide_mean = variance_at_once(low, x, dims)
     wide_var = stored(low, wide_var, x.size[1:2])
     invstd = stored(low, inverse_root(wide_var, eps, kind), x.size[1:2])
-    batch_var, batch_mean = cast(wide_var, kind), stored(low, cast(wide_mean, kind), x.size[1:2])
-    y = op("mul", op("sub", x.expr, over(batch_mean, (1,), x.ndim)), over(scaled(low, invstd, weight), (1,), x.ndim))
+    var, mean = cast(wide_var, kind), stored(low, cast(wide_mean, kind), x.size[1:2])
+    y = op("mul", op("sub", x.expr, over(mean, (1,), x.ndim)), over(scaled(low, invstd, weight), (1,), x.ndim))
     if bias is not None:
         y = op("add", y, over(low.value(bias).expr, (1,), x.ndim))
-    count = count_as(prod(x.size[dim] for dim in dims), 1, kind)
-    unbiased = op("div", op("mul", batch_var, count), op("sub", count, const(1, kind)))
-    running = [
-        op("add", op("mul", low.value(old).expr, const(1 - momentum, kind)), op("mul", new, const(momentum, kind)))
-        for old, new in ((mean, batch_mean), (var, unbiased))
-    ]
-    return results(node, y, batch_mean, invstd, *running)
+    return Normalized(y, mean, invstd, var, prod(x.size[dim] for dim in dims), x.dtype)
 
 
 def normalized_in_float32(low: Lowering, x: TensorExpr) -> bool:
