@@ -102,18 +102,19 @@ def images_of(kind: str) -> torch.Tensor:
 KINDS = ["half of it black", "one bright pixel", "all black", "almost too large", "tiny", "not finite"]
 
 
-#: How often the channels are there, and how many results: tiles in blocks, and panel by panel.
-ORDERS = pytest.mark.parametrize("times, results", [(1, 40), (6, 200)], ids=["blocks of tiles", "panels"])
+#: How often the channels are there, how many results, and the step: tiles in blocks, panel by panel, and windows.
+ORDERS = pytest.mark.parametrize("times, results, step", [(1, 40, 1), (6, 200, 1), (6, 200, 2)],
+                                 ids=["blocks of tiles", "panels", "windows"])  # fmt: skip
 
 
 @needs_kernels
 @ORDERS
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_that_differ_much_from_pixel_to_pixel(ours, kind: str, times: int, results: int):
+def test_images_that_differ_much_from_pixel_to_pixel(ours, kind: str, times: int, results: int, step: int):
     x, weight = images_of(kind).repeat(1, times, 1, 1).to(memory_format=LAST), torch.randn(results, 24 * times, 3, 3) / times
-    error, atens = errors(x, weight, None, 1, 1)
+    error, atens = errors(x, weight, None, step, 1)
     assert torch.equal(error.isfinite(), atens.isfinite())
-    found, plain = compiled(x, weight, None, 1, 1), F.conv2d(x.contiguous(), weight, None, 1, 1)
+    found, plain = compiled(x, weight, None, step, 1), F.conv2d(x.contiguous(), weight, None, step, 1)
     assert torch.equal(found.isnan(), plain.isnan()) and torch.equal(found.isinf(), plain.isinf())
     assert error[error.isfinite()].abs().max() <= max(2 * atens[atens.isfinite()].abs().max(), 4 * EPSILON)
     assert torch.equal(found == 0, plain == 0)
@@ -123,7 +124,7 @@ def test_images_that_differ_much_from_pixel_to_pixel(ours, kind: str, times: int
 @needs_kernels
 @ORDERS
 @pytest.mark.parametrize("kind", ["dirac", "one tap", "not finite", "large", "zero"])
-def test_weights_that_differ_much_from_tap_to_tap(ours, kind: str, times: int, results: int):
+def test_weights_that_differ_much_from_tap_to_tap(ours, kind: str, times: int, results: int, step: int):
     channels = 32 * times
     x, weight = torch.randn(1, channels, 12, 12).to(memory_format=LAST), torch.randn(results - 8, channels, 3, 3)
     if kind == "dirac":
@@ -136,9 +137,9 @@ def test_weights_that_differ_much_from_tap_to_tap(ours, kind: str, times: int, r
         weight *= 1e25
     elif kind == "zero":
         weight.zero_()
-    error, atens = errors(x, weight, None, 1, 1)
-    found, plain = compiled(x, weight, None, 1, 1), F.conv2d(x.contiguous(), weight, None, 1, 1)
-    true = F.conv2d(x.double(), weight.double(), None, 1, 1)  # some of oneDNN's kernels make NaN of infinity
+    error, atens = errors(x, weight, None, step, 1)
+    found, plain = compiled(x, weight, None, step, 1), F.conv2d(x.contiguous(), weight, None, step, 1)
+    true = F.conv2d(x.double(), weight.double(), None, step, 1)  # some of oneDNN's kernels make NaN of infinity
     assert torch.equal(found.isnan(), true.isnan()) and torch.equal(found.isinf(), true.isinf())
     assert error[error.isfinite()].abs().max() <= max(2 * atens[atens.isfinite()].abs().max(), 2 * EPSILON)
     if kind in ("dirac", "zero"):

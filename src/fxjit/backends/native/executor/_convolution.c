@@ -19,6 +19,7 @@
 #include "_convolution.h"
 #include "_convolution_panels.h"
 #include "_gemm.h"
+#include "_gemm_tiles.h"
 #include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
@@ -29,6 +30,11 @@ enum {
     DEPTH = 1152,      /* numbers of a window that are copied at once */
     BLOCK = 512 << 10, /* bytes of the blocks of a thread: half of the second-level cache */
     TOGETHER = 256,    /* tiles that a panel is multiplied by at once, at most */
+    TILED_ROWS = 384,  /* windows that tiles multiply at once: what stays in the second-level cache there */
+    TILED_DEPTH = 1024, /* and how many of their numbers, */
+    TILED_LEAST = 128, /* if a window has so many, at least, */
+    TILED_RESULTS = 32, /* and there are so many results */
+    SIDE = 32,         /* of their panels */
     WORK = 1 << 20,    /* multiplications for which a thread is called */
 };
 
@@ -41,7 +47,8 @@ typedef struct {
     const convolution_t *convolution;
     const convolution_sizes_t *all; /* of all taps of a transposed one */
     int turned;               /* by Winograd's algorithm, */
-    int by_panels;            /* and then each panel of weights by all tiles, not each block of tiles by all weights */
+    int by_panels;            /* and then each panel of weights by all tiles, not each block of tiles by all weights; */
+    int by_tiles;             /* else its windows by all weights at once, by tiles of bfloat16 (_gemm_tiles.c) */
     int64_t panels, channels; /* of 32 results each; rounded up to whole lines */
     int64_t down, across, tiles, block; /* of tiles: in an image, in all images, and how many a thread multiplies at once */
     int64_t depth, deep, pixels; /* of other windows: numbers of one, how many are copied at once, and pixels likewise */
@@ -51,6 +58,7 @@ typedef struct {
     float *weights, *squares, *taps, *of_all_tiles, *blocks;
     int64_t *list; /* pixels that Winograd's algorithm does not serve */
     int64_t listed;
+    int failed;    /* there is no memory */
 } task_t;
 
 static inline int64_t
@@ -81,6 +89,13 @@ goes_by_panels(const task_t *task)
     return of_panel <= room && of_weights > room && 2 * TURNED * task->channels * task->tiles <= of_weights;
 }
 
+/* Whether a result's weights lie one after the other as the numbers of a window do. */
+static int
+lies_in_rows(const convolution_sizes_t *s)
+{
+    return s->kind == IN_ONE_GROUP && (s->weight_last || s->rows * s->columns == 1);
+}
+
 /* Sizes alone. */
 static void
 lay_out(task_t *task, const convolution_sizes_t *s, int threads, int with_step)
@@ -96,7 +111,7 @@ lay_out(task_t *task, const convolution_sizes_t *s, int threads, int with_step)
     task->of_weights = task->panels * task->depth * COLUMNS;
     task->of_block = task->deep * task->pixels;
     task->of_sums = task->panels * task->pixels * COLUMNS;
-    task->of_list = task->of_sizes = task->of_taps = task->of_tiles = task->by_panels = 0;
+    task->of_list = task->of_sizes = task->of_taps = task->of_tiles = task->by_panels = task->by_tiles = 0;
     if (task->turned) {
         task->down = (s->out_height + 1) / 2;
         task->across = (s->out_width + 1) / 2;
@@ -115,6 +130,15 @@ lay_out(task_t *task, const convolution_sizes_t *s, int threads, int with_step)
         task->of_block = task->by_panels ? task->of_block : most(task->of_block, TURNED * task->channels * task->block);
         task->of_sums = most(task->of_sums, TURNED * task->block * COLUMNS);
         task->of_list = all;
+    }
+    else if (!with_step && task->depth >= TILED_LEAST && s->results >= TILED_RESULTS && all >= SIDE && fxjit_tiles_run()) {
+        task->by_tiles = 1;
+        parts = (task->depth + TILED_DEPTH - 1) / TILED_DEPTH;
+        task->deep = rounded_up((task->depth + parts - 1) / parts, LINE);
+        task->pixels = TILED_ROWS;
+        task->of_weights = lies_in_rows(s) ? 0 : rounded_up(task->depth * s->results, LANES);
+        task->of_block = task->deep * task->pixels;
+        task->of_sums = 0;
     }
     else {
         int64_t blocks = rounded_up((all + task->pixels - 1) / task->pixels, threads);
@@ -558,6 +582,39 @@ convolve_windows(const task_t *task, const int64_t *list, int64_t from, int64_t 
     }
 }
 
+/* -- other windows by tiles of bfloat16 ------------------------------------------------------------------------------*/
+
+/* Results from one to another, by all weights; negative where there is no memory. */
+static int
+convolve_by_tiles(const task_t *task, int64_t from, int64_t to, float *block)
+{
+    const convolution_t *convolution = task->convolution;
+    const convolution_sizes_t *s = &convolution->sizes;
+    const float *weights = lies_in_rows(s) ? convolution->weight : task->weights;
+    int64_t row = s->kind == TRANSPOSED ? s->results : 1, column = s->kind == TRANSPOSED ? 1 : task->depth;
+    for (; from < to; from += task->pixels) {
+        int64_t count = least(task->pixels, to - from);
+        float *out = convolution->out + from * s->results;
+        for (int64_t i = 0; convolution->bias && i < count; i++) {
+            memcpy(out + i * s->results, convolution->bias, (size_t)s->results * sizeof(float));
+        }
+        for (int64_t at = 0; at < task->depth; at += task->deep) {
+            int64_t deep = least(task->deep, task->depth - at);
+            for (int64_t i = 0; i < count; i++) {
+                copy_window(convolution, from + i, at, at + deep, LINE, block + i * task->deep);
+            }
+            product_t product = {
+                .m = count, .n = s->results, .k = deep, .a = {block, task->deep, 1}, .b = {weights + at * row, row, column},
+                .out = out, .line = s->results, .add = at > 0 || convolution->bias != NULL, .by_tiles = 1,
+            };
+            if (fxjit_gemm_alone(&product) < 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
 /* -- calls ---------------------------------------------------------------------------------------------------------*/
 
 static void
@@ -586,6 +643,18 @@ convolve(void *data)
     const convolution_sizes_t *s = &task->convolution->sizes;
     int64_t thread = fxjit_openmp.thread(), threads = fxjit_openmp.threads(), all = s->images * s->out_height * s->out_width;
     float *block = task->blocks + thread * (task->of_block + task->of_sums), *sums = block + task->of_block;
+    if (task->by_tiles) {
+        if (!lies_in_rows(s)) {
+            fxjit_take_rows(task->convolution, thread, threads, task->weights);
+            fxjit_openmp.barrier();
+        }
+        int64_t panels = (all + SIDE - 1) / SIDE; /* whole ones, so that they are the same for all numbers of threads */
+        int64_t from = panels * thread / threads * SIDE, to = least(panels * (thread + 1) / threads * SIDE, all);
+        if (convolve_by_tiles(task, from, to, block) < 0) {
+            __atomic_store_n(&task->failed, 1, __ATOMIC_RELAXED);
+        }
+        return;
+    }
     if (!task->turned) {
         convolve_windows_together(task, NULL, all, block, sums);
         return;
@@ -637,20 +706,20 @@ convolve_with_step(const convolution_t *convolution, float *room, int threads)
     }
 }
 
-void
+int
 fxjit_convolve(const convolution_t *convolution, void *room, int threads)
 {
     if (convolution->sizes.kind == DEPTHWISE) {
         fxjit_convolve_depthwise(convolution, room, threads);
-        return;
+        return 0;
     }
     if (convolution->sizes.kind == OF_WEIGHT) {
         fxjit_convolve_weights(convolution, room, threads);
-        return;
+        return 0;
     }
     if (has_step(&convolution->sizes)) {
         convolve_with_step(convolution, room, threads);
-        return;
+        return 0;
     }
     task_t task = {.convolution = convolution, .all = &convolution->sizes, .apart = {1, 1}};
     lay_out(&task, &convolution->sizes, threads, 0);
@@ -662,6 +731,7 @@ fxjit_convolve(const convolution_t *convolution, void *room, int threads)
     int64_t floats = shared_floats(&task) + threads * (task.of_block + task.of_sums);
     task.list = (int64_t *)((char *)room + rounded_up(floats * (int64_t)sizeof(float), 64));
     fxjit_openmp.parallel(convolve, &task, (unsigned)threads, 0);
+    return task.failed ? -1 : 0;
 }
 
 #else /* another processor, or another compiler: nothing asks for them */
@@ -681,12 +751,13 @@ fxjit_convolution_threads(const convolution_sizes_t *sizes)
     return 1;
 }
 
-void
+int
 fxjit_convolve(const convolution_t *convolution, void *room, int threads)
 {
     (void)convolution;
     (void)room;
     (void)threads;
+    return -1;
 }
 
 #endif

@@ -32,8 +32,8 @@ typedef struct {
 /* Bytes of memory that it takes beside its operands on so many threads, and how many threads it gets. */
 int64_t fxjit_convolution_room(const convolution_sizes_t *sizes, int threads);
 int fxjit_convolution_threads(const convolution_sizes_t *sizes);
-/* On so many threads; `room` is aligned to 64 bytes. Without the GIL. */
-void fxjit_convolve(const convolution_t *convolution, void *room, int threads);
+/* On so many threads; `room` is aligned to 64 bytes; 0, or -1 where there is no memory for more. Without the GIL. */
+int fxjit_convolve(const convolution_t *convolution, void *room, int threads);
 /* What these two are for some kinds. */
 int64_t fxjit_depthwise_room(const convolution_sizes_t *sizes, int threads);
 void fxjit_convolve_depthwise(const convolution_t *convolution, void *room, int threads);

@@ -154,6 +154,49 @@ fxjit_pack_flipped_panel(const convolution_t *convolution, const convolution_siz
     }
 }
 
+/* `count` numbers that are `step` apart. */
+WIDE static inline void
+take_apart(const float *from, int64_t step, int64_t count, float *to)
+{
+    __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                        _mm512_set1_epi32((int)step));
+    for (; count > 0; count -= LANES, from += LANES * step, to += LANES) {
+        __mmask16 there = first_lanes(count);
+        _mm512_mask_storeu_ps(to, there, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from, 4));
+    }
+}
+
+WIDE void
+fxjit_take_rows(const convolution_t *convolution, int64_t thread, int64_t threads, float *rows)
+{
+    const convolution_sizes_t *s = &convolution->sizes;
+    const float *from = convolution->weight;
+    int64_t taps = s->rows * s->columns, depth = taps * s->channels;
+    if (s->kind != TRANSPOSED) {
+        for (int64_t result = s->results * thread / threads; result < s->results * (thread + 1) / threads; result++) {
+            const float *line = from + result * depth;
+            float *to = rows + result * depth;
+            for (int64_t channel = 0; channel < s->channels; channel += LANES) { /* whose weights are in the first-level cache */
+                for (int64_t tap = 0; tap < taps; tap++) {
+                    take_apart(line + channel * taps + tap, taps, least(LANES, s->channels - channel),
+                               to + tap * s->channels + channel);
+                }
+            }
+        }
+        return;
+    }
+    for (int64_t channel = s->channels * thread / threads; channel < s->channels * (thread + 1) / threads; channel++) {
+        const float *line = from + channel * taps * s->results;
+        for (int64_t result = 0; result < s->results; result += LANES) {
+            for (int64_t tap = 0; tap < taps; tap++) {
+                int64_t place = taps - 1 - tap, step = s->weight_last ? 1 : taps;
+                take_apart(line + place * (s->weight_last ? s->results : 1) + result * step, step, least(LANES, s->results - result),
+                           rows + (tap * s->channels + channel) * s->results + result);
+            }
+        }
+    }
+}
+
 WIDE static inline __attribute__((always_inline)) void
 turn_three(const __m512 g[3], __m512 out[4])
 {

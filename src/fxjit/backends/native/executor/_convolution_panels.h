@@ -30,6 +30,8 @@ void fxjit_pack_panel(const convolution_t *convolution, int64_t panel, float *to
 /* The same of a transposed one whose taps are every `apart`th of `all`, from `tap` on, turned over. */
 void fxjit_pack_flipped_panel(const convolution_t *convolution, const convolution_sizes_t *all, const int64_t tap[2],
                               const int64_t apart[2], int64_t panel, float *to);
+/* A thread's part of the weights in the order of a window's numbers: [results][depth], of a transposed one [depth][results]. */
+void fxjit_take_rows(const convolution_t *convolution, int64_t thread, int64_t threads, float *rows);
 /* Turned by Winograd's algorithm: [16][channels][32 results]; squares: the sum of each tap's, infinite where those of one result
  * differ too much. */
 void fxjit_turn_panel(const convolution_t *convolution, int64_t panel, float *to, float *squares);

@@ -40,11 +40,15 @@ fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o)
     if (room == NULL) {
         return -1;
     }
+    int done;
     Py_BEGIN_ALLOW_THREADS
-    fxjit_convolve(&convolution, room, threads);
+    done = fxjit_convolve(&convolution, room, threads);
     Py_END_ALLOW_THREADS
     fxjit_give_arena(room, kept);
-    return 0;
+    if (done < 0) {
+        PyErr_NoMemory();
+    }
+    return done;
 }
 
 /* -- for Python: runtime/own_convolutions.py -------------------------------------------------------------------------*/
@@ -85,8 +89,7 @@ static int
 convolve_by_own(void *data)
 {
     const trial_t *trial = data;
-    fxjit_convolve(&trial->convolution, trial->room, 1);
-    return 0;
+    return fxjit_convolve(&trial->convolution, trial->room, 1);
 }
 
 static float *
