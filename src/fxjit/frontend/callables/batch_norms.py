@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxjit import state_steps
 from fxjit.frontend.tracer import Tracer
@@ -16,12 +15,12 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.tensor import TensorValue
 
-_FORWARD: Final = _BatchNorm.forward
+_FORWARD: Final = torch.nn.BatchNorm1d.forward  # all of them have this one
 _COUNTED: Final = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def _counts(module: Any, given: torch.Tensor) -> torch.Tensor:
-    """`_BatchNorm.forward` in training."""
+    """The layer in training."""
     module._check_input_dim(given)
     module.num_batches_tracked.add_(1)
     return state_steps.batch_norm_by_count(given, module.running_mean, module.running_var, module.weight, module.bias, True,
