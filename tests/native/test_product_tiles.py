@@ -30,7 +30,7 @@ EPILOGUES = {
     "residual": lambda x, w, b, r: F.linear(x, w, b) + r,
     "layer norm": lambda x, w, b, r: F.layer_norm(F.linear(x, w, b) + r, (COLUMNS,), b, b),
     "softmax": lambda x, w, b, r: torch.softmax(F.linear(x, w, b), -1),
-    "sum of rows": lambda x, w, b, r: F.linear(x, w, b).exp().sum(-1),
+    "sum of rows": lambda x, w, b, r: (F.linear(x, w, b) / 8).exp().sum(-1),  # whichever library multiplies, errors stay small
     "several results": lambda x, w, b, r: ((y := F.linear(x, w, b)).relu(), y * r, (y + 1).sum(-1)),
     "to half": lambda x, w, b, r: F.silu(F.linear(x, w, b)).to(torch.bfloat16),
     "mm": lambda x, w, b, r: torch.sigmoid(x.reshape(-1, WIDTH) @ w.t()),

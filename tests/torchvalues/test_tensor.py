@@ -334,7 +334,7 @@ BREAKS = {
     "backward": (lambda x: (x * 2).sum().backward(), "call-autograd-engine"),
     "hook": (lambda x: (x + 1).register_hook(print), "tensor-hook"),
     "requires_grad": (lambda x: (x + 1).detach().requires_grad_(), "value-set-attribute"),
-    "seed": (lambda x: torch.manual_seed(0), "call-rng-state"),
+    "seed": (lambda x: torch.seed(), "call-rng-state"),
 }
 
 
