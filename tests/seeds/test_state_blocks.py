@@ -374,14 +374,6 @@ def under_vmap(x: torch.Tensor) -> Any:
     return torch.vmap(one)(x[:, None])
 
 
-def in_a_branch(x: torch.Tensor) -> Any:
-    def seeded_branch(x: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(3)
-        return x * 2
-
-    return torch.cond(x.sum() > 0, seeded_branch, lambda x: x + 1, (x,)) + torch.rand(3)
-
-
 ONE_GRAPH = [
     forks, forks_twice, not_forked, rewinds, seeds, seeds_and_writes, seeds_without_recording, keeps, keeps_some,
     saves_nothing_else, saves, saves_halves, saves_pairs, quiet, quiet_from_the_start, one_category, operators_warn,
@@ -391,7 +383,7 @@ OTHERS = [
     hooks_where_they_are_refused, hooks_caught, saves_and_notes, saves_with_noise, saves_by_a_closure, saves_and_raises,
     heard_inside, looks_at_the_filters, sets_the_filters, sets_them_before, shows_otherwise, recorded, an_error,
     wrong_action, breaks_inside, breaks_in_a_call, raises_inside, caught_outside, operator_raises, breaks_behind, left_open,
-    returned, decorated, under_vmap, in_a_branch,
+    returned, decorated, under_vmap,
 ]  # fmt: skip
 
 
