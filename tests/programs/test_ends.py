@@ -194,7 +194,7 @@ def argkw(x):
 
     def f(*a, **k):
         LOG.append(len(a) + len(k))
-    f(Ends("a"), k=Ends("c"))  # two positional ones end in another order where a frame evaluator is installed
+    f(Ends("a"), Ends("b"), k=Ends("c"))
     LOG.append(0)
     return x + 1
 
