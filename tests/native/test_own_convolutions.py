@@ -154,12 +154,13 @@ def test_the_number_of_threads_changes_no_result(ours, threads: int):
     x, weight, other = torch.rand(3, 64, 25, 26).to(memory_format=LAST), torch.randn(70, 64, 3, 3), torch.randn(40, 64, 5, 5)
     plain, blur = torch.rand(5, 3, 90, 91), torch.rand(3, 1, 11, 11)
     few, many = torch.rand(1, 130, 9, 9).to(memory_format=LAST), torch.randn(200, 130, 3, 3)
+    line, along = torch.rand(1, 64, 1, 392).to(memory_format=LAST), torch.randn(40, 64, 1, 7)  # 386 results
     x[:, :, 10:15] = few[:, :, 3:5] = 0
 
     @fxjit.compile(dynamic=False)
     def call(x):
         large = F.conv2d(x, weight, None, 1, 1), F.conv2d(x, other, None, 2)
-        return *large, F.conv2d(plain, blur, None, 1, 5, 1, 3), F.conv2d(few, many, None, 1, 1)
+        return *large, F.conv2d(plain, blur, None, 1, 5, 1, 3), F.conv2d(few, many, None, 1, 1), F.conv2d(line, along)
 
     try:
         torch.set_num_threads(1)
@@ -169,7 +170,7 @@ def test_the_number_of_threads_changes_no_result(ours, threads: int):
             assert all(map(torch.equal, call(x), alone))
     finally:
         torch.set_num_threads(before)
-    assert len(ours) == 4
+    assert len(ours) == 5
 
 
 @needs_kernels

@@ -3,7 +3,8 @@
  *
  * Windows of 3 x 3 that move by one pixel go by Winograd's algorithm F(2 x 2, 3 x 3): four results, a tile, are made of 16 products
  * where there were 36. Pixels and weights are turned into 16 numbers each, which are multiplied as matrices, 16 products of tiles
- * by results; a tile's 16 sums are turned back into its four results. All other windows are copied, and multiplied by the weights.
+ * by results; a tile's 16 sums are turned back into its four results. All other windows are copied, and multiplied by the weights:
+ * by tiles of bfloat16, where the processor has them and the product is large enough, which are not the tiles of Winograd's.
  *
  * A sum is a chain of some products, and chains are added up one after the other, so that errors are those of oneDNN's
  * convolutions of plain images. But an error of Winograd's is one of its whole tile: where the windows of a tile differ
@@ -605,9 +606,10 @@ convolve_by_tiles(const task_t *task, int64_t from, int64_t to, float *block)
             }
             product_t product = {
                 .m = count, .n = s->results, .k = deep, .a = {block, task->deep, 1}, .b = {weights + at * row, row, column},
-                .out = out, .line = s->results, .add = at > 0 || convolution->bias != NULL, .by_tiles = 1,
+                .out = out, .line = s->results, .add = at > 0 || convolution->bias != NULL,
             };
-            if (fxjit_gemm_alone(&product) < 0) {
+            const part_t all = {.to_row = count, .to_column = s->results};
+            if (fxjit_gemm_by_tiles(&product, &all) < 0) { /* whatever the last block's size, which threads change */
                 return -1;
             }
         }
