@@ -26,6 +26,9 @@ typedef struct {
     int64_t count, a, b, out;
 } batch_t;
 
+/* Rows up to which the weights' reading shows in the time: they are read once for all rows, which fit one block. */
+enum { FXJIT_SHORT_ROWS = 336 };
+
 /* Whether this processor has what the kernels take. */
 int fxjit_gemm_runs(void);
 /* On the threads that OpenMP gives, or inside of one of its regions on the caller's; 0, or -1 where there is no memory. */

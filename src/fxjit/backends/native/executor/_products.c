@@ -162,6 +162,15 @@ time_tiles(void *product)
     return fxjit_gemm_alone(&tiles);
 }
 
+/* Tensors begin where a line of the cache does, and so do the operands of a trial. */
+enum { LINE_BYTES = 64, LINE_FLOATS = 16 };
+
+static int64_t
+whole_lines(int64_t floats)
+{
+    return (floats + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
+}
+
 PyObject *
 fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -176,11 +185,13 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     }
     /* A line of one number would be one of the other layout. */
     int64_t a_line = a_turned ? Py_MAX(m, 2) : k, b_line = b_turned ? Py_MAX(k, 2) : n;
-    int64_t of_a = a_line * (a_turned ? k : m), of_b = b_line * (b_turned ? n : k), count = of_a + of_b + m * n;
-    float *memory = calloc((size_t)count, sizeof(float));
-    if (memory == NULL) {
+    int64_t of_a = whole_lines(a_line * (a_turned ? k : m)), of_b = whole_lines(b_line * (b_turned ? n : k));
+    int64_t count = of_a + of_b + m * n;
+    void *room = NULL;
+    if (posix_memalign(&room, LINE_BYTES, (size_t)count * sizeof(float)) != 0) {
         return PyErr_NoMemory();
     }
+    float *memory = room;
     for (int64_t i = 0; i < count; i++) {
         memory[i] = 1; /* of zeros all pages may be one */
     }
@@ -193,7 +204,7 @@ fxjit_time_product(PyObject *Py_UNUSED(module), PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     fxjit_take_turns(&trial);
     Py_END_ALLOW_THREADS
-    free(memory);
+    free(room);
     if (trial.failed) {
         return PyErr_NoMemory();
     }

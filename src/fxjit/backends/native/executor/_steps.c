@@ -451,7 +451,7 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     int ta = fxjit_leading(m, k, s[3], s[4], &lda), tb = fxjit_leading(k, n, s[6], s[7], &ldb);
     int im = (int)m, in = (int)n, ik = (int)k, done = 0;
     const double one_wide = 1, beta_wide = has_bias ? 1 : 0;
-    if (m <= FXJIT_FEW_ROWS && k > 0) {
+    if (m <= FXJIT_SHORT_ROWS && k > 0) {
         int64_t lines = tb ? n : k, line = tb ? k : n;
         fxjit_note_weight_read(from_b, ((lines - 1) * ldb + line) * (int64_t)item);
     }

@@ -28,14 +28,14 @@ Shape: TypeAlias = tuple[int, int, int, bool, bool]
 #: Sizes up to which products are measured: larger ones have the speed of these, which take half a millisecond.
 MOST: Final = 320
 #: How many calls of each library, of which the shortest counts; and how much faster a change of library has to be.
-TURNS, MARGIN = 9, 1.05
+TURNS, MARGIN = 9, 1.02
 #: Rows up to which the weights' bytes take the time, bytes from which weights come from memory rather than from a cache, and
 #: how much slower our kernels may be then in the cache, where products are measured: they fetch ahead, the BLAS does not.
 #: 1 x 192 x 768 in the cache 3.6 us by MKL, 3.9 by ours; from memory 15 and 31 GB/s of weights.
 FEW_ROWS, FROM_MEMORY, SLOWER_IN_CACHE = 4, 1 << 19, 1.3
 
 #: Counts up when the kernels change: what was measured of others is no longer true.
-KERNELS: Final = 4
+KERNELS: Final = 5
 
 
 class Library(enum.IntEnum):
