@@ -27,6 +27,7 @@ import torch
 import fxjit
 from benchmarks import library_layers as _library_layers  # noqa: F401 - its programs sign up in LIBRARIES
 from benchmarks import other_models as _other_models  # noqa: F401 - its programs sign up in MORE
+from benchmarks.known_programs import KNOWN
 from benchmarks.library_programs import LIBRARIES
 from benchmarks.programs import MORE, PROGRAMS, Program
 from benchmarks.timing import markdown, measured_beside
@@ -149,7 +150,7 @@ def seed(number: int) -> None:
 
 
 def _builder(name: str) -> Callable[[], Program]:
-    return (PROGRAMS | MORE | LIBRARIES)[name]
+    return (PROGRAMS | MORE | LIBRARIES | KNOWN)[name]
 
 
 def _eager_seconds(name: str) -> float:
@@ -297,6 +298,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="every program of the list")
     parser.add_argument("--more", action="store_true", help="the other programs too")
     parser.add_argument("--libraries", action="store_true", help="the programs of many packages")
+    parser.add_argument("--known", action="store_true", help="the programs that once took more breaks than under torch.compile")
     parser.add_argument("--names", action="store_true", help="print the programs' names")
     parser.add_argument("--only", action="append", default=[], help="this program; may be repeated")
     parser.add_argument("--backend", default="eager", choices=("eager", "aot_eager", "native"))
@@ -314,15 +316,17 @@ def main(argv: list[str] | None = None) -> None:
     names = list(PROGRAMS) + (list(MORE) if options.more else [])
     if options.libraries:
         names = list(LIBRARIES)
+    if options.known:
+        names = list(KNOWN)
     if options.here:
         _here(options)
         return
     if options.names:
         print("\n".join(names))
         return
-    chosen = options.only or (names if options.list or options.more or options.libraries else [])
+    chosen = options.only or (names if options.list or options.more or options.libraries or options.known else [])
     if not chosen:
-        _parser().error("say --list, --more, --libraries or --only NAME")
+        _parser().error("say --list, --more, --libraries, --known or --only NAME")
     ways = [False, True] if options.beside else [options.torch]
     lines = []
     for name in chosen:

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fxjit import torch_private
 from fxjit.homes import module_of, package_of
 from fxjit.origins import Whose, origin_of
-from fxjit.tensor_wrappers import is_wrapper_class, storages
+from fxjit.tensor_wrappers import is_sparse, is_wrapper_class, storages
 
 Node = torch.fx.Node
 Arguments = dict[str, Any]
@@ -480,6 +480,17 @@ def tensors_of(node: Node) -> Iterator[torch.Tensor]:
             yield leaf
 
 
+def tensors_at(node: Node) -> Iterator[torch.Tensor]:
+    """The fake tensors that the node of a captured graph takes and gives."""
+    for each in (*node.all_input_nodes, node):
+        yield from tensors_of(each)
+
+
+def touches_sparse(node: Node) -> bool:
+    """Whether the call takes or gives a sparse tensor."""
+    return node.op in _CALLS and any(map(is_sparse, tensors_at(node)))
+
+
 def storages_of(nodes: Iterable[Node]) -> set[int]:
     """The storages of what the nodes gave; sparse tensors have none."""
     tensors = (tensor for node in nodes for tensor in tensors_of(node))
@@ -524,8 +535,16 @@ _SECOND_NAMES: Final = {
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne", "multiply": "mul",
     "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs", "fix": "trunc",
     "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2",
-    "arctanh": "atanh",
+    "arctanh": "atanh", "spmm": "mm", "dsmm": "mm", "hsmm": "hspmm",
 }
+
+
+def is_aten(target: Any) -> bool:
+    """Whether the callee is ATen's, by any name that operators of Python's and methods of tensors have for it."""
+    if getattr(operator, name_of(target), None) is target:
+        return True
+    overloads = overloads_of(target)
+    return bool(overloads) and all(_namespace(each) == "aten" for each in overloads)
 
 
 def first_name(name: str) -> str:

@@ -85,6 +85,14 @@ def parts(wrapper: torch.Tensor) -> list[tuple[str, Any]]:
     return [(name, getattr(wrapper, name)) for name in names]
 
 
+_SPARSE: Final = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def is_sparse(value: object) -> bool:
+    """Whether it is a tensor of a sparse layout."""
+    return isinstance(value, torch.Tensor) and value.layout in _SPARSE
+
+
 def storages(tensor: torch.Tensor) -> set[int]:
     """The memories that a tensor is made of; sparse tensors have none."""
     return {each.untyped_storage()._cdata for each in flattened(tensor) if has_storage(each)}

@@ -40,6 +40,7 @@ from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
 from fxjit.frontend.interp.resumability import is_held
+from fxjit.frontend.layouts import check_layout, sparse_input
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
 from fxjit.frontend.operators_once import OperatorsOnce
@@ -60,6 +61,7 @@ from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
+from fxjit.frontend.values.sparse import SparseValue
 from fxjit.frontend.values.subclasses import as_base_tensor
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
@@ -73,7 +75,7 @@ from fxjit.guards.source import ApplySource, CallSource, ClassItemSource, ConstS
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.homes import target_name
 from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
-from fxjit.tensor_wrappers import forget_fake_masks, is_wrapper
+from fxjit.tensor_wrappers import forget_fake_masks, is_sparse, is_wrapper
 
 _MAX_ATTEMPTS: Final = 64
 #: State managers that a node makes for a later node to close.
@@ -131,7 +133,7 @@ class Trace:
         self.lazies: list[Lazy] = []
         self._by_id: dict[int, tuple[Value, object]] = {}
         self._by_source: dict[Source, Value] = {}
-        self._by_fake: dict[int, TensorValue] = {}
+        self._by_fake: dict[int, TensorValue | SparseValue] = {}
         self._input_tensors: list[Source] = []
         self._tensor_objects: dict[int, Source] = {}
         self._has_wrappers = False
@@ -263,6 +265,8 @@ class Trace:
             self._input_tensors.append(owner)
 
     def graph_input(self, tensor: torch.Tensor, source: Source) -> tuple[torch.fx.Node, torch.Tensor]:
+        if is_sparse(tensor):
+            return sparse_input(self, tensor, source)
         given, given_source, wrapper = tensor, source, is_wrapper(tensor)
         self._has_wrappers |= wrapper
         if not wrapper and overrides.has_torch_function(type(tensor)):
@@ -519,7 +523,7 @@ class Trace:
         for arg in args:
             if isinstance(arg, Lazy):
                 arg = arg.realize()
-            if isinstance(arg, TensorValue) and arg.fake is result:
+            if isinstance(arg, (TensorValue, SparseValue)) and arg.fake is result:
                 return arg
         return self._by_fake.get(id(result))
 
@@ -528,9 +532,9 @@ class Trace:
             known = self._by_fake.get(id(result))
             if known is not None:
                 return known
-            self._check_layout(node, result)
-            value = TensorValue(node, result, self._class_of(node, result))
-            self._by_fake[id(result)] = value
+            check_layout(self, node, result)
+            made = SparseValue if is_sparse(result) else TensorValue
+            self._by_fake[id(result)] = value = made(node, result, self._class_of(node, result))
             return value
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._symbolic_result(result, node)
@@ -555,15 +559,6 @@ class Trace:
             name = target_name(node.target)  # type: ignore[arg-type]  # a call's target
             self.break_("tensor-subclass", type=type(result).__qualname__, why=f"{name} gives it, and {NO_WRAPPER}")
         return torch.nn.Parameter if isinstance(result, torch.nn.Parameter) else torch.Tensor
-
-    def _check_layout(self, node: torch.fx.Node, result: torch.Tensor) -> None:
-        """A result that could be no graph input is none of the graph's either: what works on it runs as it stands."""
-        if is_wrapper(result):
-            return
-        what = ("a nested tensor" if result.is_nested else "a quantized tensor" if result.is_quantized
-                else f"layout {result.layout}" if result.layout is not torch.strided else None)
-        if what is not None:
-            self.break_("tensor-layout", layout=what, why=f"the result of {target_name(node.target)}")  # type: ignore[arg-type]  # a call's target
 
     def _wrap_item(self, node: torch.fx.Node, index: int, item: Any) -> Value:
         if is_plain_constant(item):

@@ -21,6 +21,7 @@ from fxjit.overlap import have_common_element
 from fxjit.tensor_wrappers import is_part_of_nested, storages
 
 from .tracer import Tracer
+from .values import sparse
 from .values.choices import choices
 from .values.tensor import TensorValue, check_history
 
@@ -86,6 +87,7 @@ def check_written(t: Tracer, node: torch.fx.Node) -> None:
     _break_at_shared(t, node)
     _break_at_uncounted(t, node)
     _break_at_part(t, node)
+    sparse.check(t, node)
     for fake, layout, cls in t.new_source_state(_ALIASES).values():
         if not _is_same(_layout(fake), layout):
             t.break_("tensor-subclass", type=cls.__qualname__, why="the graph cannot give the program's object another shape")

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from fxjit import torch_private
 from fxjit._C import tell_unwritten
-from fxjit.schemas import name_of, storages_of, tensors_of, writes, written
+from fxjit.schemas import name_of, storages_of, tensors_of, touches_sparse, writes, written
 from fxjit.tensor_wrappers import is_wrapper
 
 from ..eager import as_a_block
@@ -146,7 +146,8 @@ class Part:
         graph.output(tuple(copies[node] for node in self.outputs))
         self.inference = False
         self.recipe: recipe.AnyRecipe | None = None
-        self.trivial = all(node.target == "detach" or getattr(node.target, "is_step", False) for node in nodes)
+        self.trivial = all(node.target == "detach" or getattr(node.target, "is_step", False) or touches_sparse(node)
+                           for node in nodes)
         self.module = torch.fx.GraphModule(gm, graph)
 
     def compiled(self, compile_part: Compile, given: dict[torch.fx.Node, Any]) -> Callable[..., Any]:

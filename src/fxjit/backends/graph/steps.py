@@ -1,7 +1,8 @@
-"""Graphs with steps, which set state of the process (fxjit/state_steps.py): a backend is given what stands between them.
+"""Graphs with steps, which set state of the process (fxjit/state_steps.py), and with sparse tensors: a backend is given what
+stands between them.
 
-A backend traces its graph, and would run the steps while it does, once and for all. So the graph is cut at each of them; one
-that cannot be cut runs as it was captured.
+A backend traces its graph, and would run the steps while it does, once and for all; of sparse tensors hardly one knows. So the
+graph is cut at each of them; one that cannot be cut runs as it was captured.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 import torch.fx
 
 from fxjit import logs
-from fxjit.schemas import all_nodes
+from fxjit.schemas import all_nodes, touches_sparse
 from fxjit.state_steps import leaving_blocks
 
 from ..eager import eager
@@ -31,19 +32,20 @@ def is_step(node: Node) -> bool:
 
 def split_by_step(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_part: Compile,
                   whole: bool = False) -> Callable[..., Any] | None:
-    """The graph with the parts between its steps compiled by themselves; None where it has no steps. `whole`: it runs as it was
-    captured."""
-    if not any(map(is_step, all_nodes(gm.graph))):
+    """The graph with the parts between its steps and its sparse operators compiled by themselves; None where it has neither.
+    `whole`: it runs as it was captured."""
+    steps = any(map(is_step, all_nodes(gm.graph)))
+    if not steps and not any(map(touches_sparse, all_nodes(gm.graph))):
         return None
     with recipe.noted():
         segments = None if whole else _segments(gm)
         run = None if segments is None else compile_segments(gm, example_inputs, segments, compile_part)
         if run is None:
             if not whole:
-                log.info("a graph that sets state of the process between its operators runs as it was captured")
+                log.info("a graph that sets state of the process, or has sparse tensors, runs as it was captured")
             run = eager(gm, example_inputs)
-    recipe.note(None)  # the store does not know how blocks are left
-    return leaving_blocks(run)
+    recipe.note(None)  # the store does not know how blocks are left, and has no sparse inputs
+    return leaving_blocks(run) if steps else run
 
 
 def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:
@@ -52,7 +54,7 @@ def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:
     if any(node.target is torch.autograd.grad or getattr(node.target, "sees_gradients", False) for node in gm.graph.nodes):
         return None
     segments: dict[Node, int] = {}
-    number, modes = 0, Modes()
+    number, modes, was_sparse = 0, Modes(), False
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -62,6 +64,10 @@ def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:
             segments[node] = number + 1
             number += 2
             continue
+        if touches_sparse(node) != was_sparse:
+            if not modes.plain:
+                return None
+            number, was_sparse = number + 1, not was_sparse
         if modes.seen(node):
             return None
         segments[node] = number

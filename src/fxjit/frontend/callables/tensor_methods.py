@@ -240,8 +240,7 @@ for _name in ("storage_type", "__array__",
               "__array_wrap__", "__dlpack__", "__dlpack_device__", "share_memory_", "is_shared", "pin_memory",
               "is_pinned", "const_data_ptr", "mutable_data_ptr", "_use_count"):
     METHODS[_name] = _breaking("tensor-data", function=f"Tensor.{_name}")
-for _name in ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
-              "to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
+for _name in ("to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coalesced_"):
     METHODS[_name] = _breaking("tensor-layout", layout="sparse", why=f"the result of Tensor.{_name}")
 for _name, _why in (
     ("apply_", "calls a Python function on every number."), ("map_", "calls a Python function on every number."),

@@ -36,7 +36,7 @@ def _operators() -> dict[int, Any]:
     """The C functions that are ATen operators under a Python name, by id."""
     found: dict[int, Any] = {}
     spaces: list[Any] = [torch, torch._C._VariableFunctions]
-    spaces += [getattr(torch._C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_nested")]
+    spaces += [getattr(torch._C, name, None) for name in ("_nn", "_fft", "_linalg", "_special", "_nested", "_sparse")]
     for space in filter(None, spaces):
         for name in dir(space):
             fn = getattr(space, name)
@@ -492,5 +492,3 @@ _refuse("tensor-data", torch.frombuffer, torch.save, torch.load, optional("torch
 # The fakes of quantized tensors are float tensors, which forget what they stand for.
 _refuse("tensor-layout", torch.quantize_per_tensor, torch.quantize_per_channel, torch.quantize_per_tensor_dynamic,
         optional("torch._empty_affine_quantized"), optional("torch._empty_per_channel_affine_quantized"), layout="quantized")
-_refuse("tensor-layout", torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
-        torch.sparse_bsr_tensor, torch.sparse_bsc_tensor, torch.sparse_compressed_tensor, layout="sparse")

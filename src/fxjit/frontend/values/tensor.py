@@ -31,6 +31,7 @@ from fxjit.frontend.values import (
     wrappers,
 )
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.late_numbers import LateNumber, tensor_identity
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import SuperLookup
@@ -718,6 +719,10 @@ class TorchsAttribute:
             return getattr(tensor, self.name)
 
 
+#: The value of a sparse tensor; None of another (sparse.py).
+sparse_of: Final[ExtensionPoint[[Tracer, torch.Tensor, Source], Value | None]] = ExtensionPoint("sparse_of")
+
+
 @wraps(torch.Tensor, torch.nn.Parameter, subclasses=True)
 def wrap_tensor(t: Tracer, obj: torch.Tensor, source: Source) -> Value:
     reason = why_untraceable(obj)
@@ -727,6 +732,8 @@ def wrap_tensor(t: Tracer, obj: torch.Tensor, source: Source) -> Value:
         if reason[0] == "tensor-layout":  # of a subclass, reading an attribute may be a call of the user's code
             t.guard(ConstIs(AttrSource(source, "layout"), obj.layout))
             layout = str(obj.layout)
+            if (sparse := sparse_of(t, obj, source)) is not None:
+                return sparse
         return UntraceableValue(obj, source, reason[0], type=type(obj).__name__, layout=layout, why=reason[1])
     overrides.note_class(t, type(obj))
     t.given_tensor(obj, source)
