@@ -541,7 +541,7 @@ _SECOND_NAMES: Final = {
 
 def is_aten(target: Any) -> bool:
     """Whether the callee is ATen's, by any name that operators of Python's and methods of tensors have for it."""
-    if getattr(operator, name_of(target), None) is target:
+    if isinstance(target, str) or getattr(operator, name_of(target), None) is target:
         return True
     overloads = overloads_of(target)
     return bool(overloads) and all(_namespace(each) == "aten" for each in overloads)

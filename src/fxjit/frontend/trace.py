@@ -133,7 +133,7 @@ class Trace:
         self.lazies: list[Lazy] = []
         self._by_id: dict[int, tuple[Value, object]] = {}
         self._by_source: dict[Source, Value] = {}
-        self._by_fake: dict[int, TensorValue | SparseValue] = {}
+        self._by_fake: dict[int, TensorValue] = {}
         self._input_tensors: list[Source] = []
         self._tensor_objects: dict[int, Source] = {}
         self._has_wrappers = False
@@ -533,8 +533,10 @@ class Trace:
             if known is not None:
                 return known
             check_layout(self, node, result)
-            made = SparseValue if is_sparse(result) else TensorValue
-            self._by_fake[id(result)] = value = made(node, result, self._class_of(node, result))
+            if is_sparse(result):
+                return SparseValue(node, result, self._class_of(node, result))
+            value = TensorValue(node, result, self._class_of(node, result))
+            self._by_fake[id(result)] = value
             return value
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._symbolic_result(result, node)
