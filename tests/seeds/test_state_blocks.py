@@ -133,6 +133,53 @@ def saves_pairs(x: torch.Tensor) -> Any:
         return (x * x).tanh().sum()
 
 
+def quantised(tensor: torch.Tensor) -> Any:
+    if not tensor.is_floating_point():
+        return tensor, None
+    scale = tensor.detach().abs().amax() / 127 + 1e-9
+    return (tensor.detach() / scale).round().to(torch.int8), scale
+
+
+def restored(packed: Any) -> torch.Tensor:
+    values, scale = packed
+    return values if scale is None else values.float() * scale
+
+
+def saves_quantised(x: torch.Tensor) -> Any:
+    with graph.saved_tensors_hooks(quantised, restored):
+        y = x.sin() * x
+    return y.exp()
+
+
+def named(tensor: torch.Tensor) -> Any:
+    return {"numbers": tensor.double(), "type": [tensor.dtype, "kept"]}
+
+
+def by_name(packed: Any) -> torch.Tensor:
+    return packed["numbers"].to(packed["type"][0])
+
+
+def saves_in_a_dict(x: torch.Tensor) -> Any:
+    with graph.saved_tensors_hooks(named, by_name):
+        return (x * x).tanh().sum()
+
+
+def saves_by_writing(x: torch.Tensor) -> Any:
+    with graph.saved_tensors_hooks(lambda t: torch.mul(t, 1, out=torch.empty(0)), lambda t: t):
+        return x.detach() * x
+
+
+def saves_in_a_loop(x: torch.Tensor) -> Any:
+    def halved(tensor: torch.Tensor) -> torch.Tensor:
+        count = 0
+        while count < 3:
+            tensor, count = tensor * 0.5, count + 1
+        return tensor
+
+    with graph.saved_tensors_hooks(halved, lambda t: t * 8):
+        return x * x
+
+
 kept: list[Any] = []
 
 
@@ -280,6 +327,86 @@ def in_a_stack(x: torch.Tensor) -> Any:
     return y * torch.rand(3)
 
 
+def hooks_in_a_stack(x: torch.Tensor) -> Any:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(graph.save_on_cpu())
+        y = (x * x).tanh()
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+    return y.sum()
+
+
+def breaks_in_a_stack(x: torch.Tensor) -> Any:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        y = x + torch.rand(3)
+        fxjit.graph_break()
+        warnings.warn("not heard", stacklevel=1)
+        y = y * torch.rand(3)
+    warnings.warn("heard", stacklevel=1)
+    return y * torch.rand(3)
+
+
+def raises_in_a_stack(x: torch.Tensor) -> Any:
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.callback(kept.clear)
+            y = x + torch.rand(3)
+            raise ValueError("passes")
+    except ValueError as error:
+        return x * torch.rand(3), str(error)
+    return y
+
+
+def leaves_a_stack_later(x: torch.Tensor) -> Any:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        later = stack.pop_all()
+    y = x + torch.rand(3)
+    later.close()
+    return y * torch.rand(3)
+
+
+def returns_an_open_stack(x: torch.Tensor) -> Any:
+    stack = contextlib.ExitStack()
+    stack.enter_context(torch.random.fork_rng(devices=[]))
+    y = x + torch.rand(3)
+    return y, stack
+
+
+def closes_what_was_opened(x: torch.Tensor) -> Any:
+    y, stack = returns_an_open_stack(x)
+    fxjit.graph_break()
+    stack.close()
+    return y * torch.rand(3)
+
+
+def by_its_class(x: torch.Tensor) -> Any:
+    manager = warnings.catch_warnings()
+    type(manager).__enter__(manager)
+    warnings.simplefilter("ignore")
+    warnings.warn("not heard", stacklevel=1)
+    y = x * 2
+    type(manager).__exit__(manager, None, None, None)
+    return y
+
+
+class Quiet(warnings.catch_warnings):
+    def __enter__(self) -> Any:
+        entered = super().__enter__()
+        warnings.simplefilter("ignore")
+        return entered
+
+
+def in_a_subclass(x: torch.Tensor) -> Any:
+    with Quiet():
+        warnings.warn("not heard", stacklevel=1)
+        y = x * 2
+    return y
+
+
 @contextlib.contextmanager
 def seeded(number: int) -> Any:
     with torch.random.fork_rng(devices=[]):
@@ -376,11 +503,12 @@ def under_vmap(x: torch.Tensor) -> Any:
 
 ONE_GRAPH = [
     forks, forks_twice, not_forked, rewinds, seeds, seeds_and_writes, seeds_without_recording, keeps, keeps_some,
-    saves_nothing_else, saves, saves_halves, quiet, quiet_from_the_start, one_category, operators_warn,
+    saves_nothing_else, saves, saves_halves, saves_pairs, saves_quantised, saves_in_a_dict, in_a_stack, hooks_in_a_stack,
+    raises_in_a_stack, leaves_a_stack_later, by_its_class, quiet, quiet_from_the_start, one_category, operators_warn,
     filters_reset, in_a_manager_of_its_own, in_a_call,
 ]  # fmt: skip
 OTHERS = [
-    saves_pairs, in_a_stack,
+    saves_by_writing, saves_in_a_loop, breaks_in_a_stack, closes_what_was_opened, in_a_subclass,
     hooks_where_they_are_refused, hooks_caught, saves_and_notes, saves_with_noise, saves_by_a_closure, saves_and_raises,
     heard_inside, looks_at_the_filters, sets_the_filters, sets_them_before, shows_otherwise, recorded, an_error,
     wrong_action, breaks_inside, breaks_in_a_call, raises_inside, caught_outside, operator_raises, breaks_behind, left_open,
@@ -421,7 +549,7 @@ def outcome(fn: Callable[[torch.Tensor], Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("fn", [*ONE_GRAPH, *OTHERS])
 def test_as_in_eager(fn: Any, backend: str) -> None:
-    if fn in (saves_and_notes, saves_with_noise) and backend != "eager":
+    if fn in (saves_and_notes, saves_with_noise, saves_quantised) and backend != "eager":
         pytest.skip("a compiled graph saves other tensors than its operators")
     expected = outcome(fn)
     fxjit.reset()

@@ -773,7 +773,6 @@ for _manager, _why in (
 
 
 def _method_of_class(fn: Any, name: str) -> None:
-    """`cls.__enter__(manager)`, as contextlib.ExitStack calls it."""
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         manager = args[0].realize() if args else None
@@ -782,8 +781,13 @@ def _method_of_class(fn: Any, name: str) -> None:
         return pass_on(t, fn, args, kwargs)
 
 
+def methods_of_class(cls: type) -> None:
+    """`cls.__enter__(manager)` and `cls.__exit__(manager, ...)` are traced, as contextlib.ExitStack calls them."""
+    for name in ("__enter__", "__exit__"):
+        if name in cls.__dict__:
+            _method_of_class(cls.__dict__[name], name)
+
+
 for _cls in (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, *_AUTOCASTS, AttentionKernels,
              contextlib.nullcontext, torch.profiler.record_function):
-    for _name in ("__enter__", "__exit__"):
-        if _name in _cls.__dict__:
-            _method_of_class(_cls.__dict__[_name], _name)
+    methods_of_class(_cls)

@@ -17,19 +17,26 @@ import torch
 
 from fxjit import state_steps
 from fxjit.frontend.bytecode.decode import decode
+from fxjit.frontend.bytecode.instruction import CallSpec
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
-from fxjit.frontend.values.contexts import ContextMethodValue, ContextValue, entered_for_real, entered_managers
+from fxjit.frontend.values.contexts import (
+    ContextMethodValue,
+    ContextValue,
+    entered_for_real,
+    entered_managers,
+    methods_of_class,
+)
 from fxjit.frontend.values.functions import FunctionValue, MadeFunctionValue
 from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import ConstSource
-from fxjit.schemas import is_in_place_name, overloads_of, signatures, target_uses_rng
+from fxjit.schemas import is_in_place_name, overloads_of, target_uses_rng
 
 
 class StateBlockValue(ContextValue):
@@ -114,10 +121,12 @@ class HooksValue(StateBlockValue):
         return fn
 
 
-#: What such a function is made of: no jumps, no stores.
+#: What such a function is made of: no loops, and no stores but to its own variables.
 _COMPUTING: Final = frozenset({
     "NOP", "LOAD_FAST", "LOAD_CONST", "LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "BINARY_OP", "BINARY_SUBSCR", "UNARY_NEGATIVE",
-    "BUILD_TUPLE", "PUSH_NULL", "CALL", "RETURN_VALUE", "RETURN_CONST",
+    "UNARY_NOT", "BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "PUSH_NULL", "CALL", "RETURN_VALUE",
+    "RETURN_CONST", "STORE_FAST", "UNPACK_SEQUENCE", "IS_OP", "COMPARE_OP", "COPY", "SWAP", "POP_TOP", "JUMP",
+    "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE",
 })
 
 
@@ -127,6 +136,8 @@ def only_computes(code: types.CodeType, namespace: Mapping[str, Any]) -> bool:
     for each in decode(code).instructions:
         name = each.argval
         if each.opname not in _COMPUTING or (each.opname == "BINARY_OP" and str(name).endswith("=")):
+            return False
+        if (each.target is not None and each.target <= each.index) or (isinstance(name, CallSpec) and "out" in name.kwnames):
             return False
         if each.opname == "LOAD_GLOBAL" and namespace.get(str(name)) is not torch:
             return False
@@ -141,7 +152,8 @@ def _reads_or_computes(name: str) -> bool:
         return False
     overloads = overloads_of(name)
     if overloads:
-        return not target_uses_rng(name) and not any(signature.written for signature in signatures(name))
+        writes = any(each._schema.is_mutable and not each._overloadname.endswith("out") for each in overloads)
+        return not target_uses_rng(name) and not writes
     found = protocol.type_lookup(torch.Tensor, name)
     if found is NOT_IMPLEMENTED:
         return isinstance(getattr(torch, name, None), (torch.dtype, torch.layout, torch.memory_format))
@@ -202,6 +214,8 @@ for _make, _kind, _why in (
     (warnings.catch_warnings, FiltersValue, "it changes the filters of warnings"),
 ):
     _block(_make, _kind, _why)
+for _cls in (torch.autograd.graph.saved_tensors_hooks, warnings.catch_warnings, contextlib._GeneratorContextManager):
+    methods_of_class(_cls)
 
 
 # -- filters of warnings -------------------------------------------------------------------------------------------
