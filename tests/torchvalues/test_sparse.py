@@ -149,6 +149,13 @@ def places(a: torch.Tensor, x: torch.Tensor) -> Any:
     return x[row] - x[column], a._nnz(), a._values() + 1
 
 
+def parts_change(a: torch.Tensor, x: torch.Tensor) -> Any:
+    numbers, (row, column) = a.values(), a.indices()
+    before = a.to_dense()
+    numbers.mul_(2)
+    return numbers + x[row, column], a.to_dense() - before, numbers, row, numbers.requires_grad, numbers.is_leaf
+
+
 def compressed(a: torch.Tensor, x: torch.Tensor) -> Any:
     return a.to_sparse_csr().crow_indices() + 1
 
@@ -210,8 +217,8 @@ def told_apart(a: torch.Tensor, x: torch.Tensor) -> Any:
     return {a: 1, x: 2}[a], a in [x, a]
 
 
-BREAKS = [elements, places, compressed, written, written_by_operator, written_to_dense, zeroed, with_attribute, as_text,
-          without_elements, by_function, mapped]  # fmt: skip
+BREAKS = [elements, places, parts_change, compressed, written, written_by_operator, written_to_dense, zeroed, with_attribute,
+          as_text, without_elements, by_function, mapped]  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -299,3 +306,32 @@ def test_a_backend_is_given_what_stands_between() -> None:
     assert len(seen) == 3 and not any(
         isinstance(value, torch.Tensor) and value.layout is not torch.strided
         for gm in seen for node in gm.graph.nodes for value in [node.meta.get("example_value")])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.compiles
+def test_what_a_sparse_tensor_is_made_of_is_one_break_each(backend: str) -> None:
+    def rows(a: torch.Tensor, x: torch.Tensor) -> Any:
+        numbers, places = a.values(), a.indices()
+        weights = torch.softmax(numbers * x[places[0], 0] + 1, 0)
+        return torch.zeros(4).index_add(0, places[1], weights), numbers * 2
+
+    x = torch.randn(4, 4)
+    assert_same_as_eager(rows, make=lambda: (coo(), x.clone().requires_grad_()), backend=backend, fullgraph=False, breaks=2,
+                         rtol=1e-5)
+    assert_same_as_eager(rows, make=lambda: (coo().requires_grad_(), x.clone()), backend=backend, fullgraph=False, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_a_sparse_tensor_is_made_of_as_an_argument(backend: str) -> None:
+    def scaled(numbers: torch.Tensor, places: torch.Tensor) -> Any:
+        numbers += 1
+        return numbers * 2, numbers[places[0]], numbers, numbers.view(-1), places
+
+    for make in (lambda: (coo().values(), coo().indices()), lambda: (csr().values(), csr().col_indices()[None]),
+                 lambda: (torch.arange(3.0), torch.tensor([[0, 1], [1, 2]]))):
+        assert_same_as_eager(scaled, make=make, backend=backend)
+    a = coo()
+    kept = a.clone()
+    assert_same_as_eager(lambda numbers: numbers.mul_(2), make=lambda: (a.values(),), backend=backend, calls=1)
+    assert torch.equal(a.to_dense(), kept.to_dense() * 4), "once in eager, once compiled"

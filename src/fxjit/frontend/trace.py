@@ -62,7 +62,7 @@ from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
 from fxjit.frontend.values.sparse import SparseValue
-from fxjit.frontend.values.subclasses import as_base_tensor
+from fxjit.frontend.values.subclasses import graph_alias
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import OpaqueValue, TensorValue
 from fxjit.frontend.values.wrap import factory_of, wrap_object
@@ -269,8 +269,8 @@ class Trace:
             return sparse_input(self, tensor, source)
         given, given_source, wrapper = tensor, source, is_wrapper(tensor)
         self._has_wrappers |= wrapper
-        if not wrapper and overrides.has_torch_function(type(tensor)):
-            given, given_source = as_base_tensor(tensor, source)
+        if not wrapper:
+            given, given_source = graph_alias(tensor, source)
         fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else writes.as_at_the_start(
             self, given, lambda: self.policy.fake(given, source))
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())

@@ -17,7 +17,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import classes, overrides, protocol, tensor_methods, wrappers
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import handles
-from fxjit.frontend.values.tensor import TensorValue, can_be_traced
+from fxjit.frontend.values.tensor import TensorValue, can_be_traced, views_sparse
 from fxjit.frontend.values.traits import WrappedOutput
 from fxjit.guards.source import ApplySource, Source
 
@@ -52,6 +52,22 @@ def as_base_tensor(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, 
     plain = as_tensor(tensor)
     plain.__dict__.update(tensor.__dict__)  # marks of sizes that vary
     return plain, ApplySource(source, as_tensor)
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Another view of the same memory, of which autograd knows nothing; writes to it are counted for both."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach()
+
+
+def graph_alias(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, Source]:
+    """What a graph is given for a tensor of the program's: itself, or an alias where its class, or its base, is none that fake
+    tensors have."""
+    if overrides.has_torch_function(type(tensor)):
+        return as_base_tensor(tensor, source)
+    if views_sparse(tensor):
+        return detached(tensor), ApplySource(source, detached)
+    return tensor, source
 
 
 def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:

@@ -53,6 +53,7 @@ from fxjit.tensor_wrappers import (
     inner_tensors,
     is_opaque,
     is_part_of_nested,
+    is_sparse,
     is_wrapper,
     is_wrapper_class,
     opaque_parts,
@@ -675,7 +676,7 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "tensor-layout", f"layout {tensor.layout}"
     if tensor.is_quantized:
         return "tensor-layout", "a quantized tensor"
-    base = tensor._base if tensor._is_view() else None
+    base = tensor._base if tensor._is_view() and not views_sparse(tensor) else None
     if base is not None and not is_part_of_nested(tensor) and why_untraceable(base) is not None:
         return "tensor-layout", "a view of a tensor that is not traced"
     if base is not None and (tensor.is_inference() != base.is_inference() or _memory(tensor) != _memory(base)):
@@ -685,6 +686,12 @@ def why_untraceable(tensor: torch.Tensor) -> tuple[str, str] | None:
     if not _has_fitting_gradient(tensor):  # asked last: some of those views may not be asked for it
         return "tensor-layout", "its `grad` is of another type, size or device, as where it was cast after the forward pass"
     return None
+
+
+def views_sparse(tensor: torch.Tensor) -> bool:
+    """Whether it is what a sparse tensor is made of, and no gradient is to arrive there."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor._is_view() and not tensor.requires_grad and not tensor.is_inference() and is_sparse(tensor._base)
 
 
 def _memory(tensor: torch.Tensor) -> int:
