@@ -297,6 +297,8 @@ def super_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls = args[0]
     start = cls.as_constant() if cls.is_constant() else None
     if not isinstance(start, type):
+        if issubclass(cls.pytype(), type):  # one that is not looked into
+            t.break_("call-builtin", function="super", args=cls.describe())
         t.raise_(TypeError, f"super() argument 1 must be a type, not {cls.pytype().__name__}")
     if len(args) == 1:
         t.break_("call-builtin", function="super", args=cls.describe())

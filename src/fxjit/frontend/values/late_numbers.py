@@ -13,10 +13,17 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import ConstSource, GlobalSource
+from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSource, ConstSource, GlobalSource, Source
 
-#: Roots of sources of objects that live longer than a call: the identity of those may be relied on.
-LONG_LIVED: Final = (GlobalSource, ConstSource)
+#: What holds objects that live longer than a call, the identity of which may be relied on: globals and closures.
+LONG_LIVED: Final = (GlobalSource, ConstSource, ClosureSource, ClosureCellSource, CellContentsSource)
+
+
+def _is_long_lived(source: Source) -> bool:
+    step: Source | None = source
+    while step is not None and not isinstance(step, LONG_LIVED):
+        step = step.base
+    return step is not None
 
 
 def tensor_identity(tensor: torch.Tensor) -> int:
@@ -52,7 +59,7 @@ class LateNumber(Value):
         obj = getattr(value, "real" if issubclass(value.pytype(), torch.Tensor) else "obj", None)
         if value.source is None or obj is None:
             return None
-        if not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)) and not isinstance(value.source.root, LONG_LIVED):
+        if not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)) and not _is_long_lived(value.source):
             return None
         t.guard(IdIs(value.source, obj))
         process_state.bind("the identity of an object")

@@ -30,7 +30,7 @@ from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_par
 from fxjit.frontend.values.traits import Places, Undoable
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
-from fxjit.guards.kinds import HasKey, IdIs, KeysAre, LengthIs, TypeIs
+from fxjit.guards.kinds import HasKey, IdIs, InstanceHasAttr, KeysAre, LengthIs, TypeIs
 from fxjit.guards.source import (
     ApplySource,
     AttrSource,
@@ -286,21 +286,22 @@ class DictValue(Undoable, Places):
             return self._own_attribute(t, name)
         return super().tp_getattro(t, name)
 
-    def _own_attribute(self, t: Tracer, name: str) -> Value:
-        """An OrderedDict has attributes of its own (`state_dict()` keeps its versions there)."""
+    def _own_attribute(self, t: Tracer, name: str, ask: Callable[[Any, str], object] = getattr) -> Value:
+        """An OrderedDict has attributes of its own (`state_dict()` keeps its versions there). `ask`: what says so where it has
+        none of that name."""
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
-        if written is None and self.source is not None:
-            t.break_("attribute-unsupported", value=self.describe(), name=name)
-        t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if written is None and self.source is not None:  # one that had attributes was not wrapped as this
+            t.guard(InstanceHasAttr(self.source, name, False))
+        return protocol.fold(t, lambda: ask(collections.OrderedDict(), name))
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         if self.cls is not collections.OrderedDict or protocol.type_lookup(self.cls, name) is not NOT_IMPLEMENTED:
             super().tp_setattro(t, name, value)
             return
         if value is None:
-            self._own_attribute(t, name)
+            self._own_attribute(t, name, delattr)
         t.effects.store_attr(self, name, value)
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -142,6 +143,8 @@ class BuiltinMethodValue(Value):
         found = protocol.type_lookup(self.owner or self.self_value.pytype(), self.name)
         if isinstance(found, types.WrapperDescriptorType):
             return types.MethodWrapperType
+        if isinstance(found, types.MethodDescriptorType) and self.self_value.is_constant() and self.owner is None:
+            return type(getattr(self.self_value.as_constant(), self.name))
         return types.BuiltinMethodType
 
     def describe(self) -> str:
@@ -380,11 +383,13 @@ _SLOT_METHODS: Final[dict[str, tuple[int, Callable[..., Value]]]] = {
 
 # -- wrapping ------------------------------------------------------------------------------------------------------
 
-_BUILTIN_TYPES: Final = (
-    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
-    types.ClassMethodDescriptorType, type(operator.itemgetter(0)), type(operator.attrgetter("a")),
+#: What a method of C is, bound, that is told its class (`PyCMethod_Type`).
+_TOLD_ITS_CLASS: Final = type(re.compile("").match)
+_BUILTIN_TYPES: Final = tuple(dict.fromkeys((
+    types.BuiltinFunctionType, _TOLD_ITS_CLASS, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType, types.ClassMethodDescriptorType, type(operator.itemgetter(0)), type(operator.attrgetter("a")),
     type(operator.methodcaller("a")),
-)
+)))
 
 
 def _bound_method(fn: Any) -> bool:
