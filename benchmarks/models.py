@@ -25,10 +25,13 @@ import numpy as np
 import torch
 
 import fxjit
+from benchmarks import container_programs as _container_programs  # noqa: F401 - its programs sign up in PACKAGES
 from benchmarks import library_layers as _library_layers  # noqa: F401 - its programs sign up in LIBRARIES
 from benchmarks import other_models as _other_models  # noqa: F401 - its programs sign up in MORE
+from benchmarks import torch_package_programs as _torch_package_programs  # noqa: F401 - its programs sign up in PACKAGES
 from benchmarks.known_programs import KNOWN
 from benchmarks.library_programs import LIBRARIES
+from benchmarks.package_programs import PACKAGES
 from benchmarks.programs import MORE, PROGRAMS, Program
 from benchmarks.timing import markdown, measured_beside
 
@@ -150,7 +153,7 @@ def seed(number: int) -> None:
 
 
 def _builder(name: str) -> Callable[[], Program]:
-    return (PROGRAMS | MORE | LIBRARIES | KNOWN)[name]
+    return (PROGRAMS | MORE | LIBRARIES | KNOWN | PACKAGES)[name]
 
 
 def _eager_seconds(name: str) -> float:
@@ -268,8 +271,17 @@ def _differing_arrays(expected: Any, actual: Any, where: str) -> Iterator[str]:
         yield f"{where}: {other.dtype} {tuple(other.shape)}, not {one.dtype} {tuple(one.shape)}"
     elif one.requires_grad != other.requires_grad:
         yield f"{where}: requires_grad {other.requires_grad}, not {one.requires_grad}"
+    elif _places(one) != _places(other):
+        yield f"{where}: strides {other.stride()}, not {one.stride()}"
     elif not torch.allclose(one, other, rtol=RTOL, atol=ATOL, equal_nan=True):
         yield f"{where}: off by {(one.double() - other.double()).abs().max():.2g}"
+
+
+def _places(tensor: torch.Tensor) -> list[int]:
+    """The strides of the dimensions in which a tensor has more than one place."""
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return []
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _in_process(name: str, options: argparse.Namespace, torchs: bool) -> Row:
@@ -299,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--more", action="store_true", help="the other programs too")
     parser.add_argument("--libraries", action="store_true", help="the programs of many packages")
     parser.add_argument("--known", action="store_true", help="the programs that once took more breaks than under torch.compile")
+    parser.add_argument("--packages", action="store_true", help="the programs of packages around models, and of more")
     parser.add_argument("--names", action="store_true", help="print the programs' names")
     parser.add_argument("--only", action="append", default=[], help="this program; may be repeated")
     parser.add_argument("--backend", default="eager", choices=("eager", "aot_eager", "native"))
@@ -318,15 +331,17 @@ def main(argv: list[str] | None = None) -> None:
         names = list(LIBRARIES)
     if options.known:
         names = list(KNOWN)
+    if options.packages:
+        names = list(PACKAGES)
     if options.here:
         _here(options)
         return
     if options.names:
         print("\n".join(names))
         return
-    chosen = options.only or (names if options.list or options.more or options.libraries or options.known else [])
+    chosen = options.only or (names if options.list or options.more or options.libraries or options.known or options.packages else [])
     if not chosen:
-        _parser().error("say --list, --more, --libraries, --known or --only NAME")
+        _parser().error("say --list, --more, --libraries, --known, --packages or --only NAME")
     ways = [False, True] if options.beside else [options.torch]
     lines = []
     for name in chosen:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 from fxjit.testing import same
-from tests.differential import assert_same_as_eager
 
 
 class Counted:
@@ -34,7 +34,8 @@ def _held_by_an_object(x: torch.Tensor) -> Any:
 
 def _asked(x: torch.Tensor) -> Any:
     lock = threading.Lock()
-    return x + 1, lock.acquire(), lock.acquire(False), lock.acquire(blocking=False), lock.locked(), lock.release(), lock.locked()
+    taken = lock.acquire(), lock.acquire(False), lock.acquire(blocking=False), lock.locked()
+    return x + 1, taken, lock.release(), lock.locked()
 
 
 def _again(x: torch.Tensor) -> Any:
