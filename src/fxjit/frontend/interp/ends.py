@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Final
@@ -38,6 +38,13 @@ _LETS_NOTHING_GO: Final = frozenset({
     "NOP", "RESUME", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE",
     "MAKE_CELL", "COPY_FREE_VARS", "BUILD_LIST", "BUILD_TUPLE", "BUILD_MAP", "BUILD_SLICE", "JUMP", "GET_ITER",
 })
+#: What lets go of nothing but what it takes off the stack or out of a variable: no container loses anything by it.
+_CHANGES_NO_CONTAINER: Final = frozenset({
+    "STORE_FAST", "DELETE_FAST", "POP_TOP", "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "BINARY_SUBSCR", "COMPARE_OP", "IS_OP",
+    "CONTAINS_OP", "UNARY_NOT", "LIST_APPEND", "BUILD_STRING", "FORMAT_VALUE", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK",
+    "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "JUMP_IF_TRUE_OR_POP",
+    "JUMP_IF_FALSE_OR_POP", "TO_BOOL", "BUILD_SET", "BUILD_CONST_KEY_MAP", "MAKE_FUNCTION",
+})
 #: Of a class as `type` says it: a metaclass may answer otherwise, or raise.
 _FLAGS: Final = vars(type)["__flags__"].__get__
 _WEAK_REFERENCES: Final = vars(type)["__weakrefoffset__"].__get__
@@ -52,6 +59,7 @@ _MAX_OBJECTS: Final = 2_000
 _REAL: Final = frozenset({
     "obj", "_obj", "_real", "_unseen", "source", "node", "namespace", "builtins", "given", "history", "_removed", "_by_place",
 })
+_NONE: Final[Mapping[int, object]] = {}
 
 
 class Ends:
@@ -64,6 +72,9 @@ class Ends:
         self._kinds: dict[type, bool] = {}
         #: Tensors that the trace made references with callbacks to: of others, no end is looked for.
         self._awaited: dict[int, Value] = {}
+        #: What frames held, by itself, when all that were at stake were last found to be held; and how many these were.
+        self._holding: dict[int, Value] = {}
+        self._found = 0
         effects.on_first_change = self._changes
 
     def given(self, values: Iterable[Value]) -> None:
@@ -84,6 +95,7 @@ class Ends:
         """The trace is over."""
         self.at_stake.clear()
         self._awaited.clear()
+        self._holding.clear()
         self._effects.on_first_change = None
         self._t = None
 
@@ -95,17 +107,32 @@ class Ends:
             return  # a resume function's parameter, which lies on the stack
         if not all(map(machine.t.is_held, self._awaited.values())):
             machine.t.break_("object-let-go", value="tensor")
-        missing, seen = {key: obj for key, obj in self.at_stake.items() if key not in self._awaited}, set[int]()
+        before, self._holding = self._holding, {id(value): value for value in _of_frames(machine)}
+        if instruction.opname in _CHANGES_NO_CONTAINER and before and self._found == len(self.at_stake):
+            gone = deque(value for key, value in before.items() if key not in self._holding)
+            if not self._reaches_any(gone):
+                return
+        self._found = len(self.at_stake)
+        missing = {key: obj for key, obj in self.at_stake.items() if key not in self._awaited}
         if not missing:
             return
-        for obj in self._held(machine, seen):
+        for obj in self._held(machine, self._values_of(missing.values())):
             missing.pop(id(obj), None)
             if not missing:
                 return
-        for lost in missing.values():
-            value = self._known(lost)
-            if value is None or id(value) not in seen:
-                machine.t.break_("object-let-go", value=type(lost).__name__)
+        machine.t.break_("object-let-go", value=type(next(iter(missing.values()))).__name__)
+
+    def _values_of(self, objects: Iterable[object]) -> dict[int, object]:
+        """The objects that the trace has met, by the identities of their values."""
+        known = ((self._known(obj), obj) for obj in objects)
+        return {id(value): obj for value, obj in known if value is not None}
+
+    def _reaches_any(self, values: deque[Value]) -> bool:
+        """Whether one at stake is held by one of these, perhaps among others."""
+        if not values:
+            return False
+        found = self._walk(values, set(), self._values_of(self.at_stake.values()))
+        return any(id(obj) in self.at_stake for obj in found)
 
     def holders(self, machine: Machine, names: Iterable[str]) -> list[str]:
         """Those of the frame's locals that hold one of them."""
@@ -133,27 +160,27 @@ class Ends:
     def _met(self, value: Value) -> Iterator[object]:
         return self._walk(deque([value]), set())
 
-    def _held(self, machine: Machine, seen: set[int]) -> Iterator[object]:
+    def _held(self, machine: Machine, wanted: Mapping[int, object]) -> Iterator[object]:
         """What the frames under way hold, and what the trace changed outside of them."""
         todo: deque[Value] = deque()
-        frame: Machine | None = machine
-        while frame is not None:
-            todo.extendleft(_of_frame(frame))
-            frame = frame.parent
+        todo.extendleft(_of_frames(machine))
         bound = {value.source for value in todo}
         for value in self._effects.changed():
             root = value.source.root if value.source is not None else None
             if not isinstance(root, LocalSource) or root in bound:
                 todo.append(value)
-        return self._walk(todo, seen)
+        return self._walk(todo, set(), wanted)
 
-    def _walk(self, todo: deque[Value], seen: set[int]) -> Iterator[object]:
-        """Those whose end can be seen that the values hold, the nearest first. `seen`: the values that were reached."""
+    def _walk(self, todo: deque[Value], seen: set[int], wanted: Mapping[int, object] = _NONE) -> Iterator[object]:
+        """Those whose end can be seen that the values hold, the nearest first, and the objects of values that are `wanted`.
+        `seen`: the values that were reached."""
         while todo:
             value = todo.popleft()
             if id(value) in seen:
                 continue
             seen.add(id(value))
+            if id(value) in wanted:
+                yield wanted[id(value)]
             if isinstance(value, Lazy):
                 if value.realized is not None:
                     todo.append(value.realized)
@@ -273,6 +300,14 @@ def _own_parts(obj: object) -> tuple[object, ...]:
 def _of_frame(frame: Machine) -> list[Value]:
     held = [*frame.stack, *frame.locals.values(), *frame.cells.values()]
     return held if frame.handled is None else [*held, frame.handled]
+
+
+def _of_frames(machine: Machine) -> Iterator[Value]:
+    """What the frame and those that called it hold."""
+    frame: Machine | None = machine
+    while frame is not None:
+        yield from _of_frame(frame)
+        frame = frame.parent
 
 
 def _flat(held: object) -> Iterator[Value]:

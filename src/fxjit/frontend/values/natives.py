@@ -385,7 +385,7 @@ _SLOT_METHODS: Final[dict[str, tuple[int, Callable[..., Value]]]] = {
 
 #: What a method of C is, bound, that is told its class (`PyCMethod_Type`).
 _TOLD_ITS_CLASS: Final = type(re.compile("").match)
-_BUILTIN_TYPES: Final = tuple(dict.fromkeys((
+_BUILTIN_TYPES: Final[tuple[type, ...]] = tuple(dict.fromkeys((
     types.BuiltinFunctionType, _TOLD_ITS_CLASS, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.ClassMethodDescriptorType, type(operator.itemgetter(0)), type(operator.attrgetter("a")),
     type(operator.methodcaller("a")),
