@@ -161,7 +161,7 @@ def _taken(cls: type, times: int) -> Any:
     return lock
 
 
-def _makes(cls: type, *makers: Any) -> None:
+def _lock_of(cls: type, *makers: Any) -> None:
     @handles(*makers)
     def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args or kwargs:
@@ -169,8 +169,8 @@ def _makes(cls: type, *makers: Any) -> None:
         return MadeLockValue(cls)
 
 
-_makes(_LOCK, threading.Lock)
-_makes(_RLOCK, threading.RLock, _thread.RLock)
+_lock_of(_LOCK, threading.Lock)
+_lock_of(_RLOCK, threading.RLock, _thread.RLock)
 
 
 def _like(lock: Any) -> Any:

@@ -287,8 +287,7 @@ class DictValue(Undoable, Places):
         return super().tp_getattro(t, name)
 
     def _own_attribute(self, t: Tracer, name: str, ask: Callable[[Any, str], object] = getattr) -> Value:
-        """An OrderedDict has attributes of its own (`state_dict()` keeps its versions there). `ask`: what says so where it has
-        none of that name."""
+        """An OrderedDict has attributes of its own (`state_dict()` keeps its versions there). `ask` says where it has none."""
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
