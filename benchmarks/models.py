@@ -339,7 +339,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.names:
         print("\n".join(names))
         return
-    chosen = options.only or (names if options.list or options.more or options.libraries or options.known or options.packages else [])
+    whole = options.list or options.more or options.libraries or options.known or options.packages
+    chosen = options.only or (names if whole else [])
     if not chosen:
         _parser().error("say --list, --more, --libraries, --known, --packages or --only NAME")
     ways = [False, True] if options.beside else [options.torch]
