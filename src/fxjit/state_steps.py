@@ -26,6 +26,8 @@ class _Open(threading.local):
 
     def __init__(self) -> None:
         self.managers: list[Any] = []
+        #: What entering gave, by the step, until the code around the graph takes it.
+        self.given: dict[int, Any] = {}
 
 
 _open: Final = _Open()
@@ -45,15 +47,23 @@ def is_traced() -> bool:
     return _active_fake_mode() is not None
 
 
-def entering(make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], uses_rng: bool) -> Callable[[], None]:
-    """A step that makes a manager and enters it."""
+def entering(make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], uses_rng: bool,
+             kept_as: int | None = None) -> Callable[[], None]:
+    """A step that makes a manager and enters it. `kept_as`: by which number `given_by` finds what entering gives."""
     @step(uses_rng)
     def enter_block() -> None:
         if not is_traced():
             manager = make(*args, **kwargs)
-            manager.__enter__()
+            given = manager.__enter__()
             _open.managers.append(manager)
+            if kept_as is not None:
+                _open.given[kept_as] = given
     return enter_block
+
+
+def given_by(step: int) -> Any:
+    """Run-time helper of new bytecode: what entering a block gave, once the graph has run."""
+    return _open.given.pop(step)
 
 
 def leaving(uses_rng: bool) -> Callable[[], None]:

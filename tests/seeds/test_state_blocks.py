@@ -245,6 +245,65 @@ def recorded(x: torch.Tensor) -> Any:
     return y, [str(each.message) for each in caught]
 
 
+def recorded_and_kept(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn("heard", Own, stacklevel=1)
+        y = torch.ones(1).std() + x
+        warnings.warn("last", stacklevel=1)
+    return y, [caught]
+
+
+def messages(x: torch.Tensor) -> Any:
+    y, (caught,) = recorded_and_kept(x)
+    fxjit.graph_break()
+    return y * len(caught), [(str(each.message), each.category) for each in caught]
+
+
+def recorded_within(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as outer:
+        warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as inner:
+            warnings.warn("inner", stacklevel=1)
+        warnings.warn("outer", stacklevel=1)
+        y = x * 2
+    return y, [str(each.message) for each in inner], [str(each.message) for each in outer], outer is inner
+
+
+def recorded_without_use(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        warnings.warn("not heard", stacklevel=1)
+        return x * 2
+
+
+def recorded_in_a_stack(x: torch.Tensor) -> Any:
+    with contextlib.ExitStack() as stack:
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always")
+        warnings.warn("heard", stacklevel=1)
+        y = x * 2
+    return y, [str(each.message) for each in caught]
+
+
+def looked_at_inside(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn("heard", stacklevel=1)
+        y = x * len(caught)
+        warnings.warn("again", stacklevel=1)
+    return y + len(caught)
+
+
+def recorded_twice(x: torch.Tensor) -> Any:
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warnings.warn(f"heard {x.shape[0]}", stacklevel=2)
+            x = x * 2
+    return x, [str(each.message) for each in caught]
+
+
 def an_error(x: torch.Tensor) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -504,13 +563,15 @@ def under_vmap(x: torch.Tensor) -> Any:
 ONE_GRAPH = [
     forks, forks_twice, not_forked, rewinds, seeds, seeds_and_writes, seeds_without_recording, keeps, keeps_some,
     saves_nothing_else, saves, saves_halves, saves_pairs, saves_quantised, saves_in_a_dict, in_a_stack, hooks_in_a_stack,
-    raises_in_a_stack, leaves_a_stack_later, by_its_class, quiet, quiet_from_the_start, one_category, operators_warn,
+    raises_in_a_stack, leaves_a_stack_later, by_its_class, heard_inside, recorded_without_use,
+    quiet, quiet_from_the_start, one_category, operators_warn,
     filters_reset, in_a_manager_of_its_own, in_a_call,
 ]  # fmt: skip
 OTHERS = [
     saves_by_writing, saves_in_a_loop, breaks_in_a_stack, closes_what_was_opened, in_a_subclass,
     hooks_where_they_are_refused, hooks_caught, saves_and_notes, saves_with_noise, saves_by_a_closure, saves_and_raises,
-    heard_inside, looks_at_the_filters, sets_the_filters, sets_them_before, shows_otherwise, recorded, an_error,
+    messages, recorded_within, recorded_in_a_stack, looked_at_inside, recorded_twice,
+    looks_at_the_filters, sets_the_filters, sets_them_before, shows_otherwise, recorded, an_error,
     wrong_action, breaks_inside, breaks_in_a_call, raises_inside, caught_outside, operator_raises, breaks_behind, left_open,
     returned, decorated, under_vmap,
 ]  # fmt: skip
@@ -549,8 +610,8 @@ def outcome(fn: Callable[[torch.Tensor], Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("fn", [*ONE_GRAPH, *OTHERS])
 def test_as_in_eager(fn: Any, backend: str) -> None:
-    if fn in (saves_and_notes, saves_with_noise, saves_quantised) and backend != "eager":
-        pytest.skip("a compiled graph saves other tensors than its operators")
+    if fn in (saves_and_notes, saves_with_noise, saves_quantised, messages) and backend != "eager":
+        pytest.skip("a compiled graph saves other tensors than its operators, and its kernels give no warnings")
     expected = outcome(fn)
     fxjit.reset()
     compiled = fxjit.compile(fn, backend=backend)

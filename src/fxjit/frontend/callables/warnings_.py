@@ -7,13 +7,14 @@ graph. Registered through families.py.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
+from fxjit import state_steps
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.calls import function
 from fxjit.frontend.values.ranges import as_index
-from fxjit.frontend.values.state_blocks import filters_are_set
+from fxjit.frontend.values.state_blocks import emit_step, filters_are_set
 
 
 def give_warning(text: Any, category: Any, where: tuple[str, int], namespace: dict[str, Any]) -> None:
@@ -38,10 +39,33 @@ def warn(t: Tracer, message: Value, category: Value | None = None, stacklevel: V
     action = _action(str(message.as_constant()) if known else None, cls, namespace.get("__name__"), where.lineno)
     if action == "ignore":
         return t.make(None)
-    if not known or action == "error" or filters_are_set(t):
+    def refuse(t: Tracer) -> NoReturn:
         t.break_("call-print", function="warnings.warn")
-    t.effects.call_later(give_warning, (message, cls, (where.filename, where.lineno), namespace))
+
+    if not known or action == "error" or _is_recorded_here(t):
+        refuse(t)
+    if filters_are_set(t):  # which are others behind the graph
+        if not message.is_constant():
+            refuse(t)
+        given = (message.as_constant(), cls, (where.filename, where.lineno), namespace)
+        emit_step(t, state_steps.calling(give_warning, given, {}), [], refuse)
+    else:
+        t.effects.call_later(give_warning, (message, cls, (where.filename, where.lineno), namespace))
     return t.make(None)
+
+
+def _is_recorded_here(t: Tracer) -> bool:
+    """Whether warnings go to a list that the frame holds (`catch_warnings(record=True)`, entered by the running program)."""
+    record = getattr(getattr(warnings, "_showwarnmsg_impl", None), "__self__", None)
+    if type(record) is not list:
+        return False
+    frame = t.frame
+    while frame is not None:
+        held = (*frame.locals.values(), *frame.stack, *frame.cells.values())
+        if any(isinstance(each, Lazy) and each.peek() is record for each in held):
+            return True
+        frame = frame.parent
+    return t.known(record) is not None
 
 
 def _action(text: str | None, category: Any, module: str | None, lineno: int | None) -> str:

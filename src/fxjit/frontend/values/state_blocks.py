@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from fxjit.frontend.values.functions import FunctionValue, MadeFunctionValue
 from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import ConstSource
 from fxjit.schemas import is_in_place_name, overloads_of, target_uses_rng
@@ -81,8 +83,14 @@ class StateBlockValue(ContextValue):
 
     def enter(self, t: Tracer) -> Value:
         args, kwargs = self.known_arguments(t)
-        emit_step(t, state_steps.entering(self.make, args, kwargs, self.uses_rng), [], self.refuse)
-        return t.make(None)
+        given = self.what_entering_gives()
+        kept_as = None if given is None else given.step
+        emit_step(t, state_steps.entering(self.make, args, kwargs, self.uses_rng, kept_as), [], self.refuse)
+        return t.make(None) if given is None else given
+
+    def what_entering_gives(self) -> GivenByBlock | None:
+        """None: None."""
+        return None
 
     def leave(self, t: Tracer) -> None:
         emit_step(t, state_steps.leaving(self.uses_rng), [], self.refuse)
@@ -92,6 +100,25 @@ class StateBlockValue(ContextValue):
         for argument in (*self.args, *self.kwargs.values()):
             cg.push(argument)
         cg.asm.call(len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+class GivenByBlock(UntraceableValue):
+    """What entering a block gives, known when the graph has run: it is passed on, and looking at it breaks the graph."""
+
+    def __init__(self, cls: type, block: StateBlockValue) -> None:
+        super().__init__(None, None, "context-unsupported", value=block.make.__qualname__, type=type(block.make).__name__,
+                         why="what it gives is known when the graph has run")
+        self.cls: Final = cls
+        self.step: Final = next(_STEPS)
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(state_steps.given_by, self.step)
+
+
+_STEPS: Final = itertools.count()
 
 
 class RngBlockValue(StateBlockValue):
@@ -165,16 +192,20 @@ class FiltersValue(StateBlockValue):
 
     def enter(self, t: Tracer) -> Value:
         args, kwargs = self.known_arguments(t)
-        if args or kwargs.get("record") or kwargs.get("module"):
+        if args or kwargs.get("module"):
             self.refuse(t)
         namespace, filters = known_namespace(t, vars(warnings)), t.known(warnings.filters)
         if (namespace is not None and namespace.written) or (filters is not None and t.effects.is_written(filters)):
             self.refuse(t)  # that is not yet so when the graph runs
-        super().enter(t)
+        given = super().enter(t)
         manager = self.make(**kwargs)
         manager.__enter__()
         entered_for_real(t).append(manager)
-        return t.make(None)
+        return given
+
+    def what_entering_gives(self) -> GivenByBlock | None:
+        record = self.kwargs.get("record")
+        return None if record is None or not record.realize().as_constant() else GivenByBlock(list, self)
 
     def leave(self, t: Tracer) -> None:
         super().leave(t)
