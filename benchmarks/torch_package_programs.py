@@ -636,9 +636,11 @@ def keras_layers() -> Program:
     os.environ["KERAS_BACKEND"] = "torch"
     import keras
 
-    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16, activation="gelu"),
-                              keras.layers.LayerNormalization(), keras.layers.Dense(4, activation="softmax")])
-
+    keras.utils.set_random_seed(0)  # its weights are drawn from its own stream
+    model = keras.Sequential([
+        keras.layers.Input((8,)), keras.layers.Dense(16, activation="gelu", name="wide"),
+        keras.layers.LayerNormalization(name="norm"), keras.layers.Dense(4, activation="softmax", name="head"),
+    ], name="net")
     return of_model(model, rows_of(8, "inputs"), (4, 6, 8))
 
 
