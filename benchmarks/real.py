@@ -2,8 +2,8 @@
 
 Eager, torch.compile and fxjit take turns in one process, a call of each at a time, and the numbers are ratios of their medians:
 of the time on the processor for one thread, which what else runs on the machine changes little, and of the wall clock for more.
-Each model, mode and number of threads has a process of its own; the peak of memory is what the process grows by during a call.
-With `--json FILE` a run goes on where it ended. What was printed last is in docs/performance.md.
+`--more` takes other models (benchmarks/more_real_models.py). Each model, mode and number of threads has a process of its own; the
+peak of memory is what the process grows by during a call. With `--json FILE` a run goes on where it ended. What was printed last is in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ def measure(name: str, mode: str, ways: list[str], turns: int) -> dict[str, Any]
     import torch
 
     import fxjit
+    from benchmarks.more_real_models import MORE_MODELS
     from benchmarks.real_models import MODELS
 
     torch.manual_seed(0)
-    module, arguments = MODELS[name]()
+    module, arguments = (MODELS | MORE_MODELS)[name]()
     module.train(mode == "training")
     for each in module.modules():
         if isinstance(each, torch.nn.Dropout):
@@ -136,6 +137,7 @@ def main(argv: list[str] | None = None) -> None:
     """Measures what the file does not have, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only models whose name contains one of these, with commas")
+    parser.add_argument("--more", action="store_true", help="other models than those of the first list")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--ways", default="eager,torch,fxjit")
@@ -148,10 +150,11 @@ def main(argv: list[str] | None = None) -> None:
     if options.worker:
         print(json.dumps(measure(**json.loads(options.worker))))
         return
+    from benchmarks.more_real_models import MORE_MODELS
     from benchmarks.real_models import MODELS
 
     kept = KeptRows(options.json)
-    for name in MODELS:
+    for name in MORE_MODELS if options.more else MODELS:
         if not any(part in name for part in options.only.split(",")):
             continue
         for mode in options.modes.split(","):
