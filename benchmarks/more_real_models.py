@@ -127,8 +127,10 @@ class PointNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        widths = ((3, 64), (64, 128), (128, 1024))
-        self.shared = nn.Sequential(*(nn.Sequential(nn.Conv1d(*each, 1), nn.BatchNorm1d(each[1]), nn.ReLU()) for each in widths))
+        layers: list[nn.Module] = []
+        for entering, leaving in ((3, 64), (64, 128), (128, 1024)):
+            layers += [nn.Conv1d(entering, leaving, 1), nn.BatchNorm1d(leaving), nn.ReLU()]
+        self.shared = nn.Sequential(*layers)
         self.head = nn.Sequential(nn.Linear(1024, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 40))
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,9 @@
 
 Eager, torch.compile and fxjit take turns in one process, a call of each at a time, and the numbers are ratios of their medians:
 of the time on the processor for one thread, which what else runs on the machine changes little, and of the wall clock for more.
-`--more` takes other models (benchmarks/more_real_models.py). Each model, mode and number of threads has a process of its own; the
-peak of memory is what the process grows by during a call. With `--json FILE` a run goes on where it ended. What was printed last is in docs/performance.md.
+`--more` takes other models (benchmarks/more_real_models.py). Each model, mode and number of threads has a process of its own;
+the peak of memory is what the process grows by during a call. With `--json FILE` a run goes on where it ended. What was printed
+last is in docs/performance.md.
 """
 
 from __future__ import annotations
