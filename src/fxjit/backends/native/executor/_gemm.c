@@ -26,7 +26,7 @@ enum {
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 168,   /* of a: 516 KB */
     BLOCK_COLUMNS = 1024, /* of b: 3 MB */
-    SHORT = FXJIT_SHORT_ROWS, /* rows that are packed once, for all columns: two blocks of half the depth; */
+    SHORT = FXJIT_SHORT_ROWS, /* rows that are packed once, for all columns, in blocks of less depth */
     ALONE = 256,        /* columns of each thread from which all threads pack them rather than wait for each other */
     LINE = 64,
     LINES_AT_ONCE = 32, /* of a transposed a that all panels take from before the next ones: in the first-level cache */

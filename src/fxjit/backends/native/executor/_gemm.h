@@ -27,7 +27,7 @@ typedef struct {
 } batch_t;
 
 /* Rows up to which the weights' reading shows in the time: they are read once for all rows, which fit one block. */
-enum { FXJIT_SHORT_ROWS = 336 };
+enum { FXJIT_SHORT_ROWS = 512 };
 
 /* Whether this processor has what the kernels take. */
 int fxjit_gemm_runs(void);
