@@ -25,13 +25,14 @@ needs_kernels = pytest.mark.skipif(
     not tensor_shim.ensure() or _C.product_class(64, 64, 64, False, False) < 0, reason="this processor has no AVX-512"
 )
 
-#: Rows, columns and terms: around the kernel's 14 x 32, a chain's 192, a block's 168 x 1024 and depth of 768, few rows, and
-#: those that are packed once for all columns, which threads share from 256 columns each on.
+#: Rows, columns and terms: around the kernel's 14 x 32, a chain's 192, a block's 168 x 1024 and depth of 768, few rows, few
+#: columns, for which rows are not packed, and rows that are packed once for all columns, which threads share from 256 each on.
 SIZES = [
     (1, 70, 300), (1, 16500, 1), (2, 331, 47), (3, 64, 3100), (4, 131, 193), (5, 3300, 1), (6, 41, 300), (8, 70, 513),
     (9, 33, 3100), (12, 31, 257), (13, 31, 160), (14, 32, 192),
     (15, 33, 193), (29, 100, 385), (43, 17, 769), (60, 1025, 40), (169, 65, 200), (340, 96, 800), (1030, 40, 30),
     (32, 32, 32), (33, 31, 768), (64, 1030, 1600), (257, 49, 770),
+    (300, 48, 48), (100, 104, 104), (70, 16, 96), (600, 208, 300), (50, 80, 512), (45, 500, 1100),
     (120, 1290, 700), (169, 530, 1000), (500, 600, 1700), (513, 520, 400),
 ]  # fmt: skip
 
@@ -81,7 +82,7 @@ def test_products_are_as_near_to_the_true_ones_as_atens(ours, m: int, n: int, k:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_number_of_threads_changes_no_result(ours, threads: int):
     before = torch.get_num_threads()
-    cases = [(torch.randn(m, k), torch.randn(n, k), torch.randn(n)) for m, n, k in SIZES[-10:]]
+    cases = [(torch.randn(m, k), torch.randn(n, k), torch.randn(n)) for m, n, k in SIZES[-16:]]
     compiled = fxjit.compile(torch.nn.functional.linear, dynamic=False)
     try:
         torch.set_num_threads(1)

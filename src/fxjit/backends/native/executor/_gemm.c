@@ -1,6 +1,7 @@
 /* Products of float32 matrices: registers hold 14 rows by 32 columns of the result, which grow by one column of a and one row of b
  * at a time; both are packed before, so that they are read in order. It is Goto's scheme: a block of b for the third-level cache,
- * packed by all threads for all of them, a block of a for each thread's second-level cache.
+ * packed by all threads for all of them, a block of a for each thread's second-level cache. Where there are few rows, they stay in
+ * that cache and a few columns at a time are packed beside them; for few columns, rows are not packed at all.
  *
  * A sum is a chain of at most CHAIN products, and chains are added up one after the other, so that its error is that of MKL's
  * products. The number of threads changes no result. */
@@ -11,6 +12,7 @@
 
 #include "../../../_tensor.h"
 #include "_gemm.h"
+#include "_gemm_kernels.h"
 #include "_gemm_tiles.h"
 #include "_rooms.h"
 #include "_wide.h"
@@ -20,14 +22,15 @@
 #pragma GCC optimize("O3") /* 1 to 4 hundredths faster with 32 to 128 rows, on a Zen 4 */
 
 enum {
-    ROWS = 14,
-    COLUMNS = 32,
     CHAIN = 192,        /* products of one sum; a panel of b of so many rows stays in the first-level cache */
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 168,   /* of a: 516 KB */
     BLOCK_COLUMNS = 1024, /* of b: 3 MB */
     SHORT = FXJIT_SHORT_ROWS, /* rows that are packed once, for all columns, in blocks of less depth */
     ALONE = 256,        /* columns of each thread from which all threads pack them rather than wait for each other */
+    DIRECT_COLUMNS = 512,
+    ALIASED = 512,      /* numbers: lines of so many, or twice as many, lie in one or two sets of the first-level cache */
+    HELD = 1 << 16,     /* packed numbers of b that stay in the second-level cache while all rows go by */
     LINE = 64,
     LINES_AT_ONCE = 32, /* of a transposed a that all panels take from before the next ones: in the first-level cache */
     FEW = 4,            /* rows up to which nothing is packed: each number of b is read once; */
@@ -100,45 +103,6 @@ give_columns(float *room)
 {
     give_room(kept_columns, KEPT_COLUMNS, room);
 }
-
-/* -- the kernel ----------------------------------------------------------------------------------------------------*/
-
-typedef void (*kernel_fn)(int64_t, const float *, const float *, float *, int64_t, __mmask16, __mmask16, int);
-
-/* One chain: `depth` packed columns of R numbers of a by as many packed rows of b. */
-#define KERNEL(R) \
-    WIDE static void multiply_##R(int64_t depth, const float *restrict a, const float *restrict b, float *restrict out, \
-                                  int64_t line, __mmask16 left, __mmask16 right, int add) \
-    { \
-        __m512 s[R], t[R]; \
-        UNROLLED for (int i = 0; i < R; i++) { \
-            s[i] = t[i] = _mm512_setzero_ps(); \
-            __builtin_prefetch(out + i * line, 1); \
-            __builtin_prefetch(out + i * line + LANES, 1); \
-        } \
-        for (int64_t p = 0; p < depth; p++, a += R, b += COLUMNS) { \
-            __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
-            UNROLLED for (int i = 0; i < R; i++) { \
-                __m512 x = _mm512_set1_ps(a[i]); \
-                s[i] = _mm512_fmadd_ps(x, first, s[i]); \
-                t[i] = _mm512_fmadd_ps(x, second, t[i]); \
-            } \
-        } \
-        UNROLLED for (int i = 0; i < R; i++, out += line) { \
-            if (add) { \
-                s[i] = _mm512_add_ps(s[i], _mm512_maskz_loadu_ps(left, out)); \
-                t[i] = _mm512_add_ps(t[i], _mm512_maskz_loadu_ps(right, out + LANES)); \
-            } \
-            _mm512_mask_storeu_ps(out, left, s[i]); \
-            _mm512_mask_storeu_ps(out + LANES, right, t[i]); \
-        } \
-    }
-KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7)
-KERNEL(8) KERNEL(9) KERNEL(10) KERNEL(11) KERNEL(12) KERNEL(13) KERNEL(14)
-static const kernel_fn kernels[ROWS + 1] = {
-    NULL, multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7,
-    multiply_8, multiply_9, multiply_10, multiply_11, multiply_12, multiply_13, multiply_14,
-};
 
 /* -- packing -------------------------------------------------------------------------------------------------------*/
 
@@ -280,10 +244,21 @@ chain_of(const product_t *product, int64_t depth)
     return (depth + chains - 1) / chains;
 }
 
+/* Whether rows are read where they lie, which saves packing them for few columns: where 14 rows share few sets of the first-level
+ * cache. */
+static int
+is_direct(const product_t *product)
+{
+    return product->a.column == 1 && product->a.row % ALIASED != 0 && product->n <= DIRECT_COLUMNS;
+}
+
 /* The rows from one to another, in panels. */
 static void
 pack_panels(const product_t *product, const block_t *block, int64_t top, int64_t bottom, float *packed)
 {
+    if (is_direct(product)) {
+        return;
+    }
     int64_t height = height_of(bottom - top), part = product->a.column == 1 ? block->depth : LINES_AT_ONCE;
     for (int64_t p = 0; p < block->depth; p += part) {
         for (int64_t i = top; i < bottom; i += height) {
@@ -294,36 +269,46 @@ pack_panels(const product_t *product, const block_t *block, int64_t top, int64_t
     }
 }
 
+/* A panel of rows, packed or not, by a panel of packed columns, the first of which is `at`. */
+static void
+multiply_panels(const product_t *product, const block_t *block, int64_t row, int64_t count, const float *packed,
+                const float *panel, int64_t at, fetch_t *fetch)
+{
+    __mmask16 left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
+    int direct = is_direct(product);
+    gemm_kernel_fn kernel = (direct ? direct_kernels : packed_kernels)[right != 0][count];
+    const float *rows = direct ? product->a.data + row * product->a.row + block->row : packed;
+    float *out = product->out + row * product->line + at;
+    for (int64_t p = 0; p < block->depth; p += block->chain) {
+        if (fetch != NULL) {
+            fetch_some(fetch);
+        }
+        kernel(least(block->chain, block->depth - p), rows + p * (direct ? 1 : count), product->a.row, panel + p * COLUMNS, out,
+               product->line, left, right, product->add || block->row || p);
+    }
+}
+
 /* Packed rows from one to another by a panel of packed columns, the first of which is `at`. */
 static void
-multiply_panel(const product_t *product, const block_t *block, int64_t top, int64_t bottom, const float *packed,
-               const float *panel, int64_t at, fetch_t *fetch)
+multiply_column(const product_t *product, const block_t *block, int64_t top, int64_t bottom, const float *packed,
+                const float *panel, int64_t at, fetch_t *fetch)
 {
-    int64_t depth = block->depth, chain = block->chain, height = height_of(bottom - top);
-    __mmask16 left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
+    int64_t height = height_of(bottom - top);
     for (int64_t i = top; i < bottom; i += height) {
-        int64_t count = least(height, bottom - i);
-        const float *rows = packed + (i - top) * depth;
-        float *out = product->out + i * product->line + at;
-        for (int64_t p = 0; p < depth; p += chain) {
-            if (fetch != NULL) {
-                fetch_some(fetch);
-            }
-            kernels[count](least(chain, depth - p), rows + p * count, panel + p * COLUMNS, out, product->line, left,
-                           right, product->add || block->row || p);
-        }
+        multiply_panels(product, block, i, least(height, bottom - i), packed + (i - top) * block->depth, panel, at, fetch);
     }
 }
 
 static void
 multiply_block(const product_t *product, const block_t *block, float *packed)
 {
-    for (int64_t top = block->from_row; top < block->to_row; top += BLOCK_ROWS) {
-        int64_t bottom = least(top + BLOCK_ROWS, block->to_row);
+    int by_rows = is_direct(product) && (block->to_column - block->from_column) * block->depth <= HELD;
+    for (int64_t top = block->from_row; top < block->to_row; top += by_rows ? ROWS : BLOCK_ROWS) {
+        int64_t bottom = least(top + (by_rows ? ROWS : BLOCK_ROWS), block->to_row);
         pack_panels(product, block, top, bottom, packed);
         for (int64_t at = block->from_column; at < block->to_column; at += COLUMNS) {
             const float *panel = block->columns + (at - block->from_column) * block->depth;
-            multiply_panel(product, block, top, bottom, packed, panel, at, NULL);
+            multiply_column(product, block, top, bottom, packed, panel, at, NULL);
         }
     }
 }
@@ -386,7 +371,7 @@ multiply_short(const product_t *product, int64_t from, int64_t to, float *rows, 
             pack_columns(&product->b, block.row, block.depth, at, count, columns);
             for (int64_t column = 0; column < count; column += COLUMNS) {
                 const float *panel = columns + column * block.depth;
-                multiply_panel(product, &block, 0, product->m, rows, panel, at + column, &fetch);
+                multiply_column(product, &block, 0, product->m, rows, panel, at + column, &fetch);
             }
         }
     }
