@@ -7,6 +7,7 @@ and classes of packages that compute their attributes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import warnings
@@ -20,6 +21,7 @@ from benchmarks.library_programs import of_function, of_model
 from benchmarks.programs import Arguments, Builder, Program
 
 KNOWN: dict[str, Builder] = {}
+_NUMBERS = itertools.count()
 
 
 def known(builder: Builder) -> Builder:
@@ -460,7 +462,7 @@ def pyro_svi() -> Program:
     from pyro.infer import SVI, Trace_ELBO
     from pyro.optim import Adam
 
-    pyro.clear_param_store()
+    own = f"program {next(_NUMBERS)}"  # parameters are kept by name for all of the process
 
     def model(x: torch.Tensor) -> None:
         mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
@@ -468,8 +470,8 @@ def pyro_svi() -> Program:
             pyro.sample("obs", dist.Normal(mean, 1.0), obs=x)
 
     def guide(x: torch.Tensor) -> None:
-        loc = pyro.param("loc", torch.tensor(0.0))
-        scale = pyro.param("scale", torch.tensor(1.0), constraint=dist.constraints.positive)
+        loc = pyro.param(f"{own}: loc", torch.tensor(0.0))
+        scale = pyro.param(f"{own}: scale", torch.tensor(1.0), constraint=dist.constraints.positive)
         pyro.sample("mean", dist.Normal(loc, scale))
 
     svi = SVI(model, guide, Adam({"lr": 0.01}), Trace_ELBO())
