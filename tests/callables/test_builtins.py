@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 import collections.abc
 import enum
 import importlib
@@ -10,6 +11,7 @@ import numbers
 import sys
 import types
 import typing
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -403,6 +405,59 @@ LASTING = {
 @pytest.mark.parametrize("program", LASTING.values(), ids=LASTING)
 def test_the_identity_of_a_module_is_a_constant_where_it_matters(program):
     assert_same_as_eager(program, X)
+
+
+class _Holder:
+    items: ClassVar[list[int]] = [1]
+
+    def __init__(self):
+        self.pair = (1, [2])
+
+
+class _Named(NamedTuple):
+    scale: float
+    rest: Any
+
+
+_HOLDER = _Holder()
+LASTING_CONTAINERS = {
+    "named tuple": _Named(0.5, [1]), "named tuple of numbers": _Named(0.5, 2), "tuple": (1, [2]), "list": [1], "dict": {"a": [1]},
+    "ordered dict": collections.OrderedDict(a=1), "set": {1, 2}, "frozenset": frozenset([1, 2]), "deque": collections.deque([1]),
+    "bytearray": bytearray(b"a"), "range": range(3, 9), "size": torch.Size([1, 2]), "function": lambda: 0, "instance": _HOLDER,
+    "attribute": _HOLDER.pair, "item": _HOLDER.pair[1], "class attribute": _Holder.items, "parameters": LAYER._parameters,
+}
+
+
+@pytest.mark.parametrize("kind", LASTING_CONTAINERS)
+def test_the_identity_of_a_container_that_lasts_is_a_key_from_outside(kind):
+    """Of whatever kind: what a global or a closure holds. Another one in its place is another key."""
+    first, second = LASTING_CONTAINERS[kind], [4]
+    held, seen = [first], {id(first): 3}
+
+    def program(x):
+        key = id(held[0])
+        if key not in seen:
+            seen[key] = 5
+        return x * seen[key] * len(seen)
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    for held[0], found, count in ((first, 3, 1), (second, 5, 2), (first, 3, 2)):
+        assert torch.equal(compiled(X), X * found * count)
+    assert seen == {id(first): 3, id(second): 5}
+
+
+def test_the_identity_of_a_changed_list_is_what_it_was():
+    held, other = [1], [1]
+    seen = {id(held): 3, id(other): 7}
+
+    def program(x):
+        held.append(len(held))
+        return x * seen[id(held)] + len(held) + (id(held) in seen) + ((id(other), 1) == (id(held), 1))
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    for length in (2, 3, 4):
+        assert torch.equal(compiled(X), X * 3 + length + 1)
 
 
 @pytest.mark.parametrize("program", [

@@ -257,6 +257,9 @@ class Trace:
         entry = self._by_id.get(id(obj))
         return None if entry is None else entry[0]
 
+    def object_of(self, value: Value) -> object:
+        return next((obj for known, obj in self._by_id.values() if known is value), None)
+
     def given_tensor(self, tensor: torch.Tensor, source: Source, owner: Source | None = None) -> None:
         self.guard(TypeIs(source, type(tensor)))
         if owner is None:

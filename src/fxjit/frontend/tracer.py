@@ -100,6 +100,9 @@ class ObjectTracer(Protocol):
     def known(self, obj: object) -> Value | None:
         """The value of an object that was looked at already."""
 
+    def object_of(self, value: Value) -> object:
+        """The object from before the trace that a value stands for; None of what the trace made."""
+
     def make(self, obj: object) -> Value:
         """The value of an object known while tracing and reached from nowhere (a constant, a torch function, a type)."""
 

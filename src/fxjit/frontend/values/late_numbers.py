@@ -56,8 +56,12 @@ class LateNumber(Value):
         if self.fn not in (id, object.__hash__):
             return None
         value = self.args[0].realize()
+        if value.source is None:
+            return None
         obj = getattr(value, "real" if issubclass(value.pytype(), torch.Tensor) else "obj", None)
-        if value.source is None or obj is None:
+        if obj is None:
+            obj = t.object_of(value)  # of containers, whose values have none at hand
+        if obj is None:
             return None
         if not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)) and not _is_long_lived(value.source):
             return None
