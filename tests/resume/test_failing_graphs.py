@@ -607,10 +607,64 @@ def draws_and_writes(x, index, draws):
     return y
 
 
-@pytest.mark.parametrize("program", [draws_around, draws_of_all_kinds, draws_and_catches, draws_and_writes],
-                         ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_random_generators_are_where_eager_leaves_them(program, backend):
+def checks_and_draws(x, index, draws):
+    if (index > 5).any():
+        raise ValueError("too far")
+    return x * random.random() + index.sum()
+
+
+def draws_and_checks(x, index, draws):
+    y = x * random.randrange(3) + draws.python.random()
+    if (index > 5).any():
+        raise ValueError(f"too far behind {random.random()}")
+    return y + draws.numpy.random()
+
+
+def checks_amid_draws_of_all_kinds(x, index, draws):
+    y = x * random.random() + torch.rand(3) * draws.python.random()
+    if (index > 5).any():
+        raise ValueError(f"too far behind {draws.python.random()}")
+    y = y + np.random.rand() + draws.numpy.random() + torch.rand(1, generator=draws.torchs)
+    if (y + index.max() > 20).any():
+        raise ValueError("too much")
+    return y + draws.python.randint(0, 5) + torch.rand(1) + np.random.rand()
+
+
+def checks_what_was_drawn(x, index, draws):
+    if (x + index.max() * (2 + random.random()) > 15).any():
+        raise ValueError("too much")
+    return x + draws.python.random()
+
+
+def draws_checks_and_writes(x, index, draws):
+    x.add_(random.random())
+    if (index > 5).any():
+        raise ValueError("too far")
+    x.mul_(draws.python.random())
+    return x + 1
+
+
+def draws_checks_and_catches(x, index, draws):
+    try:
+        x = draws_and_checks(x, index, draws)
+    except ValueError:
+        x = x - draws.python.random()
+    return x * random.random()
+
+
+def seeds_and_checks(x, index, draws):
+    y = x * random.random()
+    random.seed(7)
+    if (index > 5).any():
+        raise ValueError(f"too far behind {random.random()}")
+    return y * random.random()
+
+
+CHECKING = [checks_and_draws, draws_and_checks, checks_amid_draws_of_all_kinds, checks_what_was_drawn, draws_checks_and_writes,
+            draws_checks_and_catches, seeds_and_checks]
+
+
+def _assert_draws_as_eager(program, backend, dtype):
     compiled = fxjit.compile(program, backend=backend)
     found = []
     for call in (program, compiled):
@@ -618,6 +672,37 @@ def test_random_generators_are_where_eager_leaves_them(program, backend):
         results = []
         for index in ([0, 2], [0, 7], [1, 1], [9, 9], [0, 0]):
             x = torch.tensor([1.0, 2.0, 3.0])
-            results.append((differential.outcome(call, (x, torch.tensor(index), draws)), x, draws.next()))
+            given = torch.tensor(index, dtype=dtype)
+            results.append((differential.outcome(call, (x, given, draws)), x, draws.next()))
         found.append(results)
     assert_same(*found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("program", [draws_around, draws_of_all_kinds, draws_and_catches, draws_and_writes],
+                         ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_generators_are_where_eager_leaves_them(program, backend):
+    _assert_draws_as_eager(program, backend, torch.int64)
+
+
+@pytest.mark.parametrize("program", CHECKING, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_generators_are_as_before_where_a_check_of_data_fails(program, backend):
+    """The program then draws once more, from its beginning; where the check holds, it is no break."""
+    fxjit.reset()
+    counters.clear()
+    fxjit.compile(program, backend=backend, fullgraph=True)(torch.ones(3), torch.tensor([0.0, 1.0]), Draws())
+    assert not counters["graph_break"] and not counters["deoptimizations"]
+    _assert_draws_as_eager(program, backend, torch.float32)
+    assert counters["deoptimizations"]
+
+
+def test_the_steps_of_a_frame_that_breaks_behind_a_check_are_taken_back():
+    def program(x, index, draws):
+        y = x * random.random()
+        if (index > 5).any():
+            raise ValueError("too far")
+        fxjit.graph_break()
+        return y + random.random()
+
+    _assert_draws_as_eager(program, "eager", torch.float32)

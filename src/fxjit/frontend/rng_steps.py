@@ -49,7 +49,7 @@ class RngSteps:
         self.may_lock = may_lock
         self.locks: list[int] = []
         self.recheck = Recheck()
-        #: Whether the generators get their states back where the graph fails, which are noted for that.
+        #: Whether the generators get their states back where the graph, or its check, fails, which are noted for that.
         self.rewinds = False
 
     def __bool__(self) -> bool:

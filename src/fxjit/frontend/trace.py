@@ -309,7 +309,7 @@ class Trace:
         return value
 
     def speculate(self, tensor: TensorValue, truth: bool) -> bool:
-        return self.break_points.speculates and not self.rng_steps and self.speculation.add(self, tensor, truth)
+        return self.break_points.speculates and not self.rng_steps.locks and self.speculation.add(self, tensor, truth)
 
     def register_tensor(self, value: TensorValue) -> None:
         """`value` is what fake results that are its own fake tensor stand for."""
@@ -651,7 +651,7 @@ class Trace:
         self._check_random()
         foresee_updated_numbers(self.policy, self.break_points, self.effects.records(), self._by_source, end)
         can_stay, speculated = self.speculation.finish(self.builder.graph)
-        if not can_stay or (speculated is not None and self.rng_steps):
+        if not can_stay or (speculated is not None and self.rng_steps.locks):
             self.break_points.speculates = False
             leave_trace(RestartTrace("what the graph does cannot be undone"))
         if self.rng_steps.locks and not self.speculation.is_torchs_own(self.builder.graph):
@@ -671,7 +671,7 @@ class Trace:
         writes.guard_unrecorded_views(self, self.builder.graph, self._by_fake.values())
         effects = self.effects.records()
         if self.rng_steps and not self.rng_steps.locks:
-            self.rng_steps.rewinds = self.speculation.may_raise(self.builder.graph)
+            self.rng_steps.rewinds = speculated is not None or self.speculation.may_raise(self.builder.graph)
         stays = bool(self.rng_steps) and not self.rng_steps.rewinds
         repeatable = not stays and self.speculation.is_repeatable(self.builder.graph)
         fixed = repeatable or stays

@@ -207,7 +207,8 @@ class Deoptimization:
         self._label: Label = asm.label()
         self._failed: Label | None = None
         self._if_unwritten = False
-        #: The local with what `rewind` takes where the graph failed, if the frame ran steps of random generators before.
+        #: The local with what `rewind` takes where the graph or its check failed, if the frame ran steps of random generators
+        #: before; where a step failed, they are as they were already, and it is empty.
         self.before_steps: str | None = None
 
     def guarding(self, *, if_unwritten: bool) -> Guarding:
@@ -231,13 +232,13 @@ class Deoptimization:
             asm.dup()
             asm.call_const(FailedGraph(self.name, self._if_unwritten), 1)
             asm.jump_if_false(raising)
-            if self.before_steps is not None:
-                asm.load_local(self.before_steps)
-                asm.call_const(rewind, 1)
-                asm.pop()
             asm.jump(self._label)
         asm.place(self._label)
         asm.pop()
+        if self.before_steps is not None:
+            asm.load_local(self.before_steps)
+            asm.call_const(rewind, 1)
+            asm.pop()
         asm.begin_call(_C.Continue)
         asm.make_function(self.code, asm.load_closure if asm.freevars else None)
         for name in self.arg_names:

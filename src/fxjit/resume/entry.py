@@ -103,7 +103,7 @@ class _Entry:
         with asm.under(guarding):  # from the first instruction on, where handlers of signals may raise
             asm.prologue()
             if rng_program is not None:
-                rng_program.rewinds &= self.starts_over
+                rng_program.rewinds &= self.starts_over or result.speculated is not None
                 self._run_rng_program(rng_program)
             outputs = self._call_graph()
         sources = self._load_sources() if result.effects else {}
