@@ -423,8 +423,9 @@ _HOLDER = _Holder()
 LASTING_CONTAINERS = {
     "named tuple": _Named(0.5, [1]), "named tuple of numbers": _Named(0.5, 2), "tuple": (1, [2]), "list": [1], "dict": {"a": 1},
     "ordered dict": collections.OrderedDict(a=1), "set": {1, 2}, "frozenset": frozenset([1, 2]),
-    "deque": collections.deque([1]), "bytearray": bytearray(b"a"), "range": range(3, 9), "size": torch.Size([1, 2]), "function": lambda: 0,
-    "instance": _HOLDER, "attribute": _HOLDER.pair, "item": _HOLDER.pair[1], "class attribute": _Holder.items, "parameters": LAYER._parameters,
+    "deque": collections.deque([1]), "bytearray": bytearray(b"a"), "range": range(3, 9), "size": torch.Size([1, 2]),
+    "function": lambda: 0, "instance": _HOLDER, "attribute": _HOLDER.pair, "item": _HOLDER.pair[1],
+    "class attribute": _Holder.items, "parameters": LAYER._parameters,
 }
 
 
