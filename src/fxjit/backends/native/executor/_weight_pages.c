@@ -32,7 +32,7 @@ enum {
     PAGE_BITS = 21,
     LARGE_PAGE = 1 << PAGE_BITS,
     PLACES = 1 << 15,       /* pages that are counted: 64 GB */
-    READS = 16,             /* after which a page is moved, */
+    READS = 64,             /* after which a page is moved, */
     FORGOTTEN = 1 << 16,    /* and after which it is looked at again, since other weights may lie there */
     LEAST_BYTES = 128 << 10, /* of less malloc gives what is no mapping of its own */
     SHARE = 20,             /* of the time that passes one part at most goes into moving */
