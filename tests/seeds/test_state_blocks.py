@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -622,6 +623,8 @@ def test_as_in_eager(fn: Any, backend: str) -> None:
 @pytest.mark.parametrize("fn", ONE_GRAPH)
 @pytest.mark.compiles
 def test_one_graph_without_a_break(fn: Any) -> None:
+    if fn is raises_in_a_stack and sys.version_info >= (3, 13):
+        pytest.skip("an ExitStack reads the exception's traceback there, which no trace has")
     fxjit.reset()
     _, error, *_ = outcome(fxjit.compile(fn, backend="eager", fullgraph=True))
     assert error is None
