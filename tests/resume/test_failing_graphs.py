@@ -705,4 +705,7 @@ def test_the_steps_of_a_frame_that_breaks_behind_a_check_are_taken_back():
         fxjit.graph_break()
         return y + random.random()
 
+    fxjit.reset()
+    counters.clear()
     _assert_draws_as_eager(program, "eager", torch.float32)
+    assert counters["graph_break"] and counters["deoptimizations"]

@@ -76,17 +76,17 @@ OF_COO: list[Operation] = [
 @pytest.mark.parametrize("make", [coo, csr, csc, uncoalesced])
 @pytest.mark.parametrize("operation", range(len(BOTH)))
 def test_operators_of_any_layout(operation: int, make: Callable[[], torch.Tensor], backend: str) -> None:
-    _same_or_refused(BOTH[operation], make, backend)
+    _assert_one_graph_or_eagers_exception(BOTH[operation], make, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [coo, uncoalesced])
 @pytest.mark.parametrize("operation", range(len(OF_COO)))
 def test_operators_of_coordinates(operation: int, make: Callable[[], torch.Tensor], backend: str) -> None:
-    _same_or_refused(OF_COO[operation], make, backend)
+    _assert_one_graph_or_eagers_exception(OF_COO[operation], make, backend)
 
 
-def _same_or_refused(operation: Operation, make: Callable[[], torch.Tensor], backend: str) -> None:
+def _assert_one_graph_or_eagers_exception(operation: Operation, make: Callable[[], torch.Tensor], backend: str) -> None:
     """One graph, or eager's exception."""
     x = torch.randn(4, 4)
     try:

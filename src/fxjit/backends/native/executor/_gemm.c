@@ -28,8 +28,8 @@ enum {
     BLOCK_COLUMNS = 1024, /* of b: 3 MB */
     SHORT = FXJIT_SHORT_ROWS, /* rows that are packed once, for all columns, in blocks of less depth */
     ALONE = 256,        /* columns of each thread from which all threads pack them rather than wait for each other */
-    DIRECT_COLUMNS = 512,
-    ALIASED = 512,      /* numbers: lines of so many, or twice as many, lie in one or two sets of the first-level cache */
+    DIRECT_COLUMNS = 512, /* up to which rows are read where they lie, */
+    ALIASED = 512,      /* but where they are a multiple of so many numbers apart: 14 share one or two sets of the first-level cache */
     HELD = 1 << 16,     /* packed numbers of b that stay in the second-level cache while all rows go by */
     LINE = 64,
     LINES_AT_ONCE = 32, /* of a transposed a that all panels take from before the next ones: in the first-level cache */
@@ -244,15 +244,15 @@ chain_of(const product_t *product, int64_t depth)
     return (depth + chains - 1) / chains;
 }
 
-/* Whether rows are read where they lie, which saves packing them for few columns: where 14 rows share few sets of the first-level
- * cache. */
+/* Whether rows are read where they lie, which saves packing them for few columns; not where 14 of them would share one or two sets
+ * of the first-level cache. */
 static int
 is_direct(const product_t *product)
 {
     return product->a.column == 1 && product->a.row % ALIASED != 0 && product->n <= DIRECT_COLUMNS;
 }
 
-/* The rows from one to another, in panels. */
+/* The rows from one to another, in panels, unless they are read where they lie. */
 static void
 pack_panels(const product_t *product, const block_t *block, int64_t top, int64_t bottom, float *packed)
 {
@@ -271,7 +271,7 @@ pack_panels(const product_t *product, const block_t *block, int64_t top, int64_t
 
 /* A panel of rows, packed or not, by a panel of packed columns, the first of which is `at`. */
 static void
-multiply_panels(const product_t *product, const block_t *block, int64_t row, int64_t count, const float *packed,
+multiply_tile(const product_t *product, const block_t *block, int64_t row, int64_t count, const float *packed,
                 const float *panel, int64_t at, fetch_t *fetch)
 {
     __mmask16 left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
@@ -288,14 +288,14 @@ multiply_panels(const product_t *product, const block_t *block, int64_t row, int
     }
 }
 
-/* Packed rows from one to another by a panel of packed columns, the first of which is `at`. */
+/* The rows from one to another, packed or not, by a panel of packed columns, the first of which is `at`. */
 static void
-multiply_column(const product_t *product, const block_t *block, int64_t top, int64_t bottom, const float *packed,
+multiply_panel(const product_t *product, const block_t *block, int64_t top, int64_t bottom, const float *packed,
                 const float *panel, int64_t at, fetch_t *fetch)
 {
     int64_t height = height_of(bottom - top);
     for (int64_t i = top; i < bottom; i += height) {
-        multiply_panels(product, block, i, least(height, bottom - i), packed + (i - top) * block->depth, panel, at, fetch);
+        multiply_tile(product, block, i, least(height, bottom - i), packed + (i - top) * block->depth, panel, at, fetch);
     }
 }
 
@@ -308,7 +308,7 @@ multiply_block(const product_t *product, const block_t *block, float *packed)
         pack_panels(product, block, top, bottom, packed);
         for (int64_t at = block->from_column; at < block->to_column; at += COLUMNS) {
             const float *panel = block->columns + (at - block->from_column) * block->depth;
-            multiply_column(product, block, top, bottom, packed, panel, at, NULL);
+            multiply_panel(product, block, top, bottom, packed, panel, at, NULL);
         }
     }
 }
@@ -371,8 +371,24 @@ multiply_short(const product_t *product, int64_t from, int64_t to, float *rows, 
             pack_columns(&product->b, block.row, block.depth, at, count, columns);
             for (int64_t column = 0; column < count; column += COLUMNS) {
                 const float *panel = columns + column * block.depth;
-                multiply_column(product, &block, 0, product->m, rows, panel, at + column, &fetch);
+                multiply_panel(product, &block, 0, product->m, rows, panel, at + column, &fetch);
             }
+        }
+    }
+}
+
+/* Many rows: block after block of b, and of a beside it. */
+static void
+multiply_blocks(const product_t *product, int64_t from, int64_t to, float *rows, float *columns)
+{
+    block_t block = {.to_row = product->m, .columns = columns};
+    for (; block.row < product->k; block.row += DEPTH) {
+        block.depth = least(DEPTH, product->k - block.row);
+        block.chain = chain_of(product, block.depth);
+        for (block.from_column = from; block.from_column < to; block.from_column = block.to_column) {
+            block.to_column = least(block.from_column + BLOCK_COLUMNS, to);
+            pack_columns(&product->b, block.row, block.depth, block.from_column, block.to_column - block.from_column, columns);
+            multiply_block(product, &block, rows);
         }
     }
 }
@@ -382,19 +398,12 @@ static int
 multiply_columns(const product_t *product, int64_t from, int64_t to)
 {
     float *rows = take_rows(), *columns = take_columns();
-    int failed = rows == NULL || columns == NULL, is_short = product->m <= SHORT;
-    block_t block = {.from_row = 0, .to_row = product->m, .columns = columns};
-    if (!failed && is_short) {
+    int failed = rows == NULL || columns == NULL;
+    if (!failed && product->m <= SHORT) {
         multiply_short(product, from, to, rows, columns);
     }
-    for (block.row = 0; !failed && !is_short && block.row < product->k; block.row += DEPTH) {
-        block.depth = least(DEPTH, product->k - block.row);
-        block.chain = chain_of(product, block.depth);
-        for (block.from_column = from; block.from_column < to; block.from_column = block.to_column) {
-            block.to_column = least(block.from_column + BLOCK_COLUMNS, to);
-            pack_columns(&product->b, block.row, block.depth, block.from_column, block.to_column - block.from_column, columns);
-            multiply_block(product, &block, rows);
-        }
+    else if (!failed) {
+        multiply_blocks(product, from, to, rows, columns);
     }
     give_rows(rows);
     give_columns(columns);

@@ -1,6 +1,7 @@
 /* Weights that products of few rows read over and over, as decoding does, are moved to large pages: the reading of their memory bounds
- * such products, or shows in their time (128 rows, 0.93), and on pages of 4 KB the processor fetches ahead to the end of each. Asked for where the memory lies, whose addresses
- * and values stay. Two such weights may share a page with each other and with what lies beside them. Touched under the GIL. */
+ * such products, or shows in their time (of 128 rows a fourteenth), and on pages of 4 KB the processor fetches ahead to the end of each.
+ * Asked for where the memory lies, whose addresses and values stay. Two such weights may share a page with each other and with what
+ * lies beside them. Touched under the GIL. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
