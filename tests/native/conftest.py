@@ -11,7 +11,7 @@ from tests.differential import KERNELS, assert_same_call, scaled
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
-from fxjit import config
+from fxjit import _C, config
 from fxjit.backends.native import pipeline, spec
 from fxjit.backends.native.choose import channels_last
 
@@ -26,6 +26,17 @@ def kernel_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program the tests compile is checked after each stage."""
     monkeypatch.setattr(pipeline, "verifier", spec.check)
+
+
+@pytest.fixture(params=[512, 256], ids=["AVX-512", "AVX2"])
+def vectors(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The test with each kind of vectors that kernels of our own are compiled for, if this processor has it."""
+    before = _C.vector_bits()
+    if before < request.param:
+        pytest.skip("this processor has no such vectors")
+    _C.set_vector_bits(request.param)
+    yield request.param
+    _C.set_vector_bits(before)
 
 
 def to_kernels(

@@ -73,6 +73,7 @@ def gradient_of(x, weight, how, kind="normal"):
     return gradient
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_errors_are_those_of_eager(ours, shape):
     torch.manual_seed(0)
@@ -106,6 +107,7 @@ def test_images_and_gradients_that_differ_much_from_pixel_to_pixel(ours, kind, g
     assert [each.kind for each in ours] == [Kind.IN_ONE_GROUP, Kind.TRANSPOSED, Kind.OF_WEIGHT]
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("threads", [2, 5])
 def test_the_number_of_threads_changes_no_result(ours, threads: int):
     before = torch.get_num_threads()
@@ -204,6 +206,7 @@ TRANSPOSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("how", TRANSPOSED, ids=str)
 def test_a_transposed_convolution_and_its_derivatives(ours, how):
     torch.manual_seed(0)

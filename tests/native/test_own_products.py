@@ -22,10 +22,10 @@ from fxjit.backends.native.runtime.own_products import Library
 from fxjit.counters import counters
 
 needs_kernels = pytest.mark.skipif(
-    not tensor_shim.ensure() or _C.product_class(64, 64, 64, False, False) < 0, reason="this processor has no AVX-512"
+    not tensor_shim.ensure() or _C.product_class(64, 64, 64, False, False) < 0, reason="this processor has no AVX2"
 )
 
-#: Rows, columns and terms: around the kernel's 14 x 32, a chain's 192, a block's 168 x 1024 and depth of 768, few rows, few
+#: Rows, columns and terms: around the kernels' 14 x 32 and 6 x 16, a chain's 192, a block's 168 x 1024 and depth of 768, few rows, few
 #: columns, for which rows are not packed, and rows that are packed once for all columns, which threads share from 256 each on.
 SIZES = [
     (1, 70, 300), (1, 16500, 1), (2, 331, 47), (3, 64, 3100), (4, 131, 193), (5, 3300, 1), (6, 41, 300), (8, 70, 513),
@@ -63,6 +63,7 @@ def laid_out(rows: int, columns: int, turned: bool, gap: int = 0) -> torch.Tenso
     return torch.randn(rows, columns + gap)[:, :columns]
 
 
+@pytest.mark.usefixtures("vectors")
 @needs_kernels
 @pytest.mark.parametrize("m, n, k", SIZES)
 def test_products_are_as_near_to_the_true_ones_as_atens(ours, m: int, n: int, k: int):
@@ -78,6 +79,7 @@ def test_products_are_as_near_to_the_true_ones_as_atens(ours, m: int, n: int, k:
     assert ours
 
 
+@pytest.mark.usefixtures("vectors")
 @needs_kernels
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_number_of_threads_changes_no_result(ours, threads: int):
@@ -95,6 +97,7 @@ def test_the_number_of_threads_changes_no_result(ours, threads: int):
         torch.set_num_threads(before)
 
 
+@pytest.mark.usefixtures("vectors")
 @needs_kernels
 def test_infinities_and_nan_stay_where_they_are(ours):
     a, b = torch.randn(20, 40), torch.randn(40, 37)
@@ -180,6 +183,7 @@ def test_signals_and_threads_in_between(ours):
     assert len(seen) >= 10 and all(seen) and all(right) and len(right) >= 120
 
 
+@pytest.mark.usefixtures("vectors")
 @needs_kernels
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_batches(ours, count: int):
@@ -253,6 +257,13 @@ def test_the_shortest_time_decides(monkeypatch, times: tuple[int, ...], tiles: b
 
 
 @needs_kernels
+def test_vectors_that_no_kernels_are_compiled_for():
+    for bits in (0, 128, 1024, -1, _C.vector_bits() * 2):
+        with pytest.raises(ValueError, match="no kernels for such vectors"):
+            _C.set_vector_bits(bits)
+    assert _C.vector_bits() in (0, 256, 512)
+
+
 def test_a_class_or_a_library_that_is_not_there():
     number = _C.product_class(64, 64, 64, False, False)
     for which, library in ((10**6, 0), (-1, 0), (number, 3), (number, -1), *(() if has_tiles else ((number, 2),))):
@@ -407,7 +418,9 @@ def _pages_are_chosen() -> bool:
 
 
 @pytest.mark.skipif(not _pages_are_chosen(), reason="this system has no large pages to ask for")
-@pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 1), (torch.float32, 1), (torch.float32, 100)])
+@pytest.mark.parametrize(("dtype", "rows"), [
+    pytest.param(torch.bfloat16, 1, marks=needs_halves), (torch.float32, 1), (torch.float32, 100),
+])  # fmt: skip
 def test_weights_that_few_rows_read_often_are_moved_to_large_pages(dtype: torch.dtype, rows: int):
     x, weight = torch.randn(rows, 1024).to(dtype), torch.randn(4096, 1024).to(dtype)
     compiled, kept, address = fxjit.compile(F.linear, dynamic=False), weight.clone(), weight.data_ptr()

@@ -15,7 +15,7 @@ from fxjit.backends.aot.recurrent import KINDS, Layers, run_aten
 from fxjit.backends.native.runtime.own_recurrent import GATES, is_supported, recurrent, run_own
 
 pytestmark = pytest.mark.skipif(
-    not tensor_shim.ensure() or not _C.program_can("recurrent"), reason="this processor has no AVX-512"
+    not tensor_shim.ensure() or not _C.program_can("recurrent"), reason="this processor has no AVX2"
 )
 #: layers, both ways, biases, batch first
 SHAPES = [(1, False, True, False), (2, True, True, True), (1, True, False, False), (3, False, True, True)]
@@ -79,6 +79,7 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt().clamp_min(1e-30))
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
 @pytest.mark.parametrize("options", SHAPES)
 @pytest.mark.parametrize("sizes", SIZES)
@@ -107,6 +108,7 @@ def test_the_number_of_threads_changes_nothing(kind: str) -> None:
                 assert torch.equal(one, two)
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [(70, 200, 8, 5), (20, 530, 1, 4), (33, 260, 11, 3)], ids=str)
 @pytest.mark.parametrize("options", SHAPES[:2], ids=str)
@@ -151,6 +153,7 @@ def test_dropout_between_layers_draws_atens_numbers(kind: str) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_at_the_ends(kind: str) -> None:
     """Gates that are shut or open, infinity and NaN."""

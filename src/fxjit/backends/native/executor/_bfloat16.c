@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_wide.h"
 #include "../../../_tensor.h"
 #include "_bfloat16.h"
 #include "_gemm.h"
-#include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
@@ -18,7 +18,7 @@
 
 enum {
     PAIRS = 2 * LANES,
-    COLUMNS = 6,      /* at once at most */
+    MOST = 6,         /* at once at most */
     AHEAD = 4096,     /* bytes that are fetched ahead of a row that is read alone, */
     TOGETHER = 4,     /* with so many sums of pairs, one for each line of the cache */
     WORK = 1 << 17,   /* multiplications for which a thread is called */
@@ -34,7 +34,7 @@ typedef struct {
 int
 fxjit_few_bfloat16_runs(void)
 {
-    return fxjit_gemm_runs() && __builtin_cpu_supports("avx512bw");
+    return fxjit_has_avx512() && __builtin_cpu_supports("avx512bw");
 }
 
 HALVES static inline __m512
@@ -152,9 +152,9 @@ HALVES static inline __attribute__((always_inline)) void
 dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, int narrow)
 {
     const few_t *product = task->product;
-    const char *lines[COLUMNS];
+    const char *lines[MOST];
     const int64_t item = narrow ? sizeof(int8_t) : sizeof(uint16_t), ahead = columns * product->b_line * item;
-    __m512 s[FXJIT_FEW_ROWS][COLUMNS];
+    __m512 s[FXJIT_FEW_ROWS][MOST];
     UNROLLED for (int c = 0; c < columns; c++) {
         lines[c] = (const char *)product->b + least(column + c, column + count - 1) * product->b_line * item;
         UNROLLED for (int i = 0; i < rows; i++) {
@@ -162,7 +162,7 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, in
         }
     }
     for (int64_t p = 0; p < product->k; p += PAIRS) {
-        __m512 x[COLUMNS], y[COLUMNS];
+        __m512 x[MOST], y[MOST];
         UNROLLED for (int c = 0; c < columns; c++) {
             __builtin_prefetch(lines[c] + p * item + ahead, 0, 3); /* the next columns, across pages */
             take_pairs(lines[c] + p * item, product->k - p, narrow, &x[c], &y[c]);

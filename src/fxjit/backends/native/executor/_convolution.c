@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_wide.h"
 #include "_convolution.h"
 #include "_convolution_panels.h"
 #include "_gemm.h"
 #include "_gemm_tiles.h"
-#include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
@@ -29,7 +29,7 @@ enum {
     LINE = 32,         /* numbers of one row of a block: a constant, so that rows are addressed by constants */
     TURNED_CHAIN = 16, /* products of one sum, of Winograd's; others have those of chain_of() */
     DEPTH = 1152,      /* numbers of a window that are copied at once */
-    BLOCK = 512 << 10, /* bytes of the blocks of a thread: half of the second-level cache */
+    BLOCK = 512 << 10, /* bytes of the blocks of a thread: half of the second-level cache, of a Zen 3 all of it */
     TOGETHER = 256,    /* tiles that a panel is multiplied by at once, at most */
     TILED_ROWS = 384,  /* windows that tiles multiply at once: what stays in the second-level cache there */
     TILED_DEPTH = 1024, /* and how many of their numbers, */
@@ -50,7 +50,7 @@ typedef struct {
     int turned;               /* by Winograd's algorithm, */
     int by_panels;            /* and then each panel of weights by all tiles, not each block of tiles by all weights; */
     int by_tiles;             /* else its windows by all weights at once, by tiles of bfloat16 (_gemm_tiles.c) */
-    int64_t panels, channels; /* of 32 results each; rounded up to whole lines */
+    int64_t panels, channels; /* of COLUMNS results each; rounded up to whole lines */
     int64_t down, across, tiles, block; /* of tiles: in an image, in all images, and how many a thread multiplies at once */
     int64_t depth, deep, pixels; /* of other windows: numbers of one, how many are copied at once, and pixels likewise */
     int64_t first[2], step[2];   /* of other windows: where their results are */
@@ -239,43 +239,40 @@ fxjit_convolution_threads(const convolution_sizes_t *s)
 
 typedef void (*kernel_fn)(int64_t, const float *, int64_t, const float *, float *, int);
 
-/* One chain: `depth` numbers of R rows, in blocks of LINE that are `apart`, by as many packed rows of 32. */
+/* One chain: `depth` numbers of R rows, in blocks of LINE that are `apart`, by as many packed rows of COLUMNS. */
 #define KERNEL(R) \
     WIDE static void multiply_##R(int64_t depth, const float *restrict a, int64_t apart, const float *restrict b, \
                                   float *restrict out, int add) \
     { \
-        __m512 s[R], t[R]; \
+        vec_t s[R], t[R]; \
         UNROLLED for (int i = 0; i < R; i++) { \
-            s[i] = t[i] = _mm512_setzero_ps(); \
+            s[i] = t[i] = vec_zero(); \
         } \
         for (; depth > 0; depth -= LINE, a += apart) { \
             const float *x = a, *end = a + (depth < LINE ? depth : LINE); \
             for (; x < end; x++, b += COLUMNS) { \
-                __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
+                vec_t first = vec_load(b), second = vec_load(b + LANES); \
                 UNROLLED for (int i = 0; i < R; i++) { \
-                    __m512 y = _mm512_set1_ps(x[i * LINE]); \
-                    s[i] = _mm512_fmadd_ps(y, first, s[i]); \
-                    t[i] = _mm512_fmadd_ps(y, second, t[i]); \
+                    vec_t y = vec_all(x[i * LINE]); \
+                    s[i] = vec_fma(y, first, s[i]); \
+                    t[i] = vec_fma(y, second, t[i]); \
                 } \
             } \
         } \
         UNROLLED for (int i = 0; i < R; i++, out += COLUMNS) { \
             if (add) { \
-                s[i] = _mm512_add_ps(s[i], _mm512_load_ps(out)); \
-                t[i] = _mm512_add_ps(t[i], _mm512_load_ps(out + LANES)); \
+                s[i] = vec_add(s[i], vec_load(out)); \
+                t[i] = vec_add(t[i], vec_load(out + LANES)); \
             } \
-            _mm512_store_ps(out, s[i]); \
-            _mm512_store_ps(out + LANES, t[i]); \
+            vec_store(out, s[i]); \
+            vec_store(out + LANES, t[i]); \
         } \
     }
-KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7)
-KERNEL(8) KERNEL(9) KERNEL(10) KERNEL(11) KERNEL(12) KERNEL(13) KERNEL(14)
-static const kernel_fn kernels[ROWS + 1] = {
-    NULL, multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7,
-    multiply_8, multiply_9, multiply_10, multiply_11, multiply_12, multiply_13, multiply_14,
-};
+OF_ALL_HEIGHTS(KERNEL)
+#define AT_HEIGHT(R) [R] = multiply_##R,
+static const kernel_fn kernels[ROWS + 1] = {OF_ALL_HEIGHTS(AT_HEIGHT)};
 
-/* Rows of a block by a panel of 32 results. a: [depth / LINE][`apart` floats: rows of LINE], b: [depth][32], out: [rows][32]. */
+/* Rows of a block by a panel of results. a: [depth / LINE][`apart` floats: rows of LINE], b: [depth][COLUMNS], out: [rows][COLUMNS]. */
 static void
 multiply(int64_t rows, int64_t depth, int64_t chain, const float *a, int64_t apart, const float *b, float *out, int add)
 {
@@ -367,28 +364,28 @@ turn_pixels(const task_t *task, const tile_t *tile, int64_t place, int64_t tiles
         steps[i] = inside;
     }
     for (int64_t channel = 0; channel < s->channels; channel += LANES) {
-        __mmask16 there = first_lanes(s->channels - channel);
-        __m512 d[4][4], e[4][4];
+        lanes_t there = first_lanes(s->channels - channel);
+        vec_t d[4][4], e[4][4];
         UNROLLED for (int i = 0; i < TURNED; i++) {
-            d[i / 4][i % 4] = _mm512_maskz_loadu_ps(there, pixels[i] + channel * steps[i]);
+            d[i / 4][i % 4] = vec_load_some(there, pixels[i] + channel * steps[i]);
         }
         UNROLLED for (int j = 0; j < 4; j++) {
-            e[0][j] = _mm512_sub_ps(d[0][j], d[2][j]);
-            e[1][j] = _mm512_add_ps(d[1][j], d[2][j]);
-            e[2][j] = _mm512_sub_ps(d[2][j], d[1][j]);
-            e[3][j] = _mm512_sub_ps(d[1][j], d[3][j]);
+            e[0][j] = vec_sub(d[0][j], d[2][j]);
+            e[1][j] = vec_add(d[1][j], d[2][j]);
+            e[2][j] = vec_sub(d[2][j], d[1][j]);
+            e[3][j] = vec_sub(d[1][j], d[3][j]);
         }
         float *line = to + (channel / LINE * TURNED * tiles + place) * LINE + channel % LINE;
         UNROLLED for (int i = 0; i < 4; i++, line += 4 * apart) {
-            _mm512_store_ps(line, _mm512_sub_ps(e[i][0], e[i][2]));
-            _mm512_store_ps(line + apart, _mm512_add_ps(e[i][1], e[i][2]));
-            _mm512_store_ps(line + 2 * apart, _mm512_sub_ps(e[i][2], e[i][1]));
-            _mm512_store_ps(line + 3 * apart, _mm512_sub_ps(e[i][1], e[i][3]));
+            vec_store(line, vec_sub(e[i][0], e[i][2]));
+            vec_store(line + apart, vec_add(e[i][1], e[i][2]));
+            vec_store(line + 2 * apart, vec_sub(e[i][2], e[i][1]));
+            vec_store(line + 3 * apart, vec_sub(e[i][1], e[i][3]));
         }
     }
 }
 
-/* A tile's sums, [16][tiles][32], as its four results. */
+/* A tile's sums, [16][tiles][COLUMNS], as its four results. */
 WIDE static void
 turn_back(const task_t *task, const tile_t *tile, const float *sums, int64_t tiles, int64_t first)
 {
@@ -396,24 +393,24 @@ turn_back(const task_t *task, const tile_t *tile, const float *sums, int64_t til
     const convolution_sizes_t *s = &convolution->sizes;
     int below = tile->y + 1 < s->out_height, beside = tile->x + 1 < s->out_width;
     for (int64_t result = first; result < least(first + COLUMNS, s->results); result += LANES, sums += LANES) {
-        __mmask16 there = first_lanes(s->results - result);
-        __m512 m[4][4], n[2][4];
-        __m512 bias = convolution->bias ? _mm512_maskz_loadu_ps(there, convolution->bias + result) : _mm512_setzero_ps();
+        lanes_t there = first_lanes(s->results - result);
+        vec_t m[4][4], n[2][4];
+        vec_t bias = convolution->bias ? vec_load_some(there, convolution->bias + result) : vec_zero();
         UNROLLED for (int i = 0; i < TURNED; i++) {
-            m[i / 4][i % 4] = _mm512_load_ps(sums + i * tiles * COLUMNS);
+            m[i / 4][i % 4] = vec_load(sums + i * tiles * COLUMNS);
         }
         UNROLLED for (int j = 0; j < 4; j++) {
-            n[0][j] = _mm512_add_ps(_mm512_add_ps(m[0][j], m[1][j]), m[2][j]);
-            n[1][j] = _mm512_sub_ps(_mm512_sub_ps(m[1][j], m[2][j]), m[3][j]);
+            n[0][j] = vec_add(vec_add(m[0][j], m[1][j]), m[2][j]);
+            n[1][j] = vec_sub(vec_sub(m[1][j], m[2][j]), m[3][j]);
         }
         float *to = convolution->out + ((tile->image * s->out_height + tile->y) * s->out_width + tile->x) * s->results + result;
         UNROLLED for (int i = 0; i < 2; i++, to += s->out_width * s->results) {
-            __m512 left = _mm512_add_ps(_mm512_add_ps(n[i][0], n[i][1]), n[i][2]);
-            __m512 right = _mm512_sub_ps(_mm512_sub_ps(n[i][1], n[i][2]), n[i][3]);
+            vec_t left = vec_add(vec_add(n[i][0], n[i][1]), n[i][2]);
+            vec_t right = vec_sub(vec_sub(n[i][1], n[i][2]), n[i][3]);
             if (i == 0 || below) {
-                _mm512_mask_storeu_ps(to, there, _mm512_add_ps(left, bias));
+                vec_store_some(to, there, vec_add(left, bias));
                 if (beside) {
-                    _mm512_mask_storeu_ps(to + s->results, there, _mm512_add_ps(right, bias));
+                    vec_store_some(to + s->results, there, vec_add(right, bias));
                 }
             }
         }
@@ -512,14 +509,15 @@ copy_window(const convolution_t *convolution, int64_t at, int64_t from, int64_t 
         int64_t i = 0;
         for (; place == 0 && i + LINE <= last; i += LINE, line++) {
             float *whole = to + line * apart;
-            _mm512_store_ps(whole, inside ? _mm512_loadu_ps(pixel + i) : _mm512_setzero_ps());
-            _mm512_store_ps(whole + LANES, inside ? _mm512_loadu_ps(pixel + i + LANES) : _mm512_setzero_ps());
+            UNROLLED for (int lane = 0; lane < LINE; lane += LANES) {
+                vec_store(whole + lane, inside ? vec_load_any(pixel + i + lane) : vec_zero());
+            }
         }
         while (i < last) {
             int64_t count = least(least(LANES, last - i), LINE - place);
-            __mmask16 there = first_lanes(count);
-            __m512 numbers = inside ? _mm512_maskz_loadu_ps(there, pixel + i) : _mm512_setzero_ps();
-            _mm512_mask_storeu_ps(to + line * apart + place, there, numbers);
+            lanes_t there = first_lanes(count);
+            vec_t numbers = inside ? vec_load_some(there, pixel + i) : vec_zero();
+            vec_store_some(to + line * apart + place, there, numbers);
             i += count;
             place += count;
             if (place == LINE) {
@@ -572,12 +570,12 @@ convolve_windows(const task_t *task, const int64_t *list, int64_t from, int64_t 
         for (int64_t i = 0; i < count; i++) {
             float *out = convolution->out + place_of(task, list ? list[from + i] : from + i) * s->results;
             for (int64_t result = 0; result < s->results; result += LANES) {
-                __mmask16 there = first_lanes(s->results - result);
-                __m512 sum = _mm512_load_ps(sums + (result / COLUMNS * count + i) * COLUMNS + result % COLUMNS);
+                lanes_t there = first_lanes(s->results - result);
+                vec_t sum = vec_load(sums + (result / COLUMNS * count + i) * COLUMNS + result % COLUMNS);
                 if (convolution->bias) {
-                    sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, convolution->bias + result));
+                    sum = vec_add(sum, vec_load_some(there, convolution->bias + result));
                 }
-                _mm512_mask_storeu_ps(out + result, there, sum);
+                vec_store_some(out + result, there, sum);
             }
         }
     }
@@ -734,32 +732,6 @@ fxjit_convolve(const convolution_t *convolution, void *room, int threads)
     task.list = (int64_t *)((char *)room + rounded_up(floats * (int64_t)sizeof(float), 64));
     fxjit_openmp.parallel(convolve, &task, (unsigned)threads, 0);
     return task.failed ? -1 : 0;
-}
-
-#else /* another processor, or another compiler: nothing asks for them */
-
-int64_t
-fxjit_convolution_room(const convolution_sizes_t *sizes, int threads)
-{
-    (void)sizes;
-    (void)threads;
-    return 0;
-}
-
-int
-fxjit_convolution_threads(const convolution_sizes_t *sizes)
-{
-    (void)sizes;
-    return 1;
-}
-
-int
-fxjit_convolve(const convolution_t *convolution, void *room, int threads)
-{
-    (void)convolution;
-    (void)room;
-    (void)threads;
-    return -1;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Convolutions of float32 images by kernels of our own for processors with AVX-512: channels last in one group (_convolution.c), with
+/* Convolutions of float32 images by kernels of our own: channels last in one group (_convolution.c), with
  * their derivatives (of the weight: _convolution_weights.c), or depthwise of images that are not (_depthwise.c). */
 #ifndef FXJIT_CONVOLUTION_H
 #define FXJIT_CONVOLUTION_H

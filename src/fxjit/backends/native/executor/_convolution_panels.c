@@ -1,4 +1,4 @@
-/* A convolution's weights as its products read them (_convolution.c), in panels of 32 results, and what Winograd's algorithm asks of
+/* A convolution's weights as its products read them (_convolution.c), in panels of two vectors of results, and what Winograd's algorithm asks of
  * weights and pixels before. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -6,16 +6,16 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_wide.h"
 #include "_convolution.h"
 #include "_convolution_panels.h"
-#include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
 /* How much the taps of one result's weights may differ in their sums of squares. */
 static const float EVEN_WEIGHTS = 4096;
 
-/* The weights of 16 channels for 16 results: to[tap][channel][16 results]; where there are no such, zeros. */
+/* The weights of LANES channels for as many results: to[tap][channel][LANES results]; where there are no such, zeros. */
 WIDE static void
 take_weights(const convolution_t *convolution, int64_t result, int64_t channel, float *to)
 {
@@ -31,9 +31,9 @@ take_weights(const convolution_t *convolution, int64_t result, int64_t channel, 
     for (int64_t part = 0; part < parts; part++) {
         const float *first = from + (s->weight_last ? part * s->channels + channel : channel * taps);
         for (int64_t at = 0; at < count; at += LANES) {
-            __m512 r[LANES];
+            vec_t r[LANES];
             UNROLLED for (int i = 0; i < LANES; i++) {
-                r[i] = i < results ? _mm512_maskz_loadu_ps(first_lanes(count - at), first + i * line + at) : _mm512_setzero_ps();
+                r[i] = i < results ? vec_load_some(first_lanes(count - at), first + i * line + at) : vec_zero();
             }
             turn(r);
             for (int i = 0; i < LANES && at + i < count; i++) {
@@ -41,7 +41,7 @@ take_weights(const convolution_t *convolution, int64_t result, int64_t channel, 
                     tap = part;
                     place = at + i;
                 }
-                _mm512_store_ps(to + (tap * LANES + place) * LANES, r[i]);
+                vec_store(to + (tap * LANES + place) * LANES, r[i]);
                 if (!s->weight_last && ++tap == taps) {
                     tap = 0;
                     place++;
@@ -65,32 +65,32 @@ take_flipped_weights(const convolution_t *convolution, int64_t result, int64_t c
     if (s->weight_last) {
         for (int64_t i = 0; i < channels; i++) {
             for (int64_t tap = 0; tap < TAPS; tap++) {
-                __m512 numbers = _mm512_maskz_loadu_ps(first_lanes(results), from + i * line + tap * s->results);
-                _mm512_store_ps(to + ((TAPS - 1 - tap) * LANES + i) * LANES, numbers);
+                vec_t numbers = vec_load_some(first_lanes(results), from + i * line + tap * s->results);
+                vec_store(to + ((TAPS - 1 - tap) * LANES + i) * LANES, numbers);
             }
         }
         return;
     }
-    float lines[LANES * TAPS * LANES] __attribute__((aligned(64))); /* [result][tap][16 channels] */
+    float lines[LANES * TAPS * LANES] __attribute__((aligned(64))); /* [result][tap][LANES channels] */
     for (int64_t at = 0; at < results * TAPS; at += LANES) {
-        __m512 r[LANES];
+        vec_t r[LANES];
         UNROLLED for (int i = 0; i < LANES; i++) {
-            __mmask16 there = i < channels ? first_lanes(results * TAPS - at) : 0;
-            r[i] = _mm512_maskz_loadu_ps(there, from + (there ? i * line + at : 0));
+            lanes_t there = i < channels ? first_lanes(results * TAPS - at) : 0;
+            r[i] = vec_load_some(there, from + (there ? i * line + at : 0));
         }
         turn(r);
         UNROLLED for (int i = 0; i < LANES; i++) {
-            _mm512_store_ps(lines + (at + i) * LANES, r[i]);
+            vec_store(lines + (at + i) * LANES, r[i]);
         }
     }
     for (int64_t tap = 0; tap < TAPS; tap++) {
-        __m512 r[LANES];
+        vec_t r[LANES];
         UNROLLED for (int i = 0; i < LANES; i++) {
-            r[i] = i < results ? _mm512_load_ps(lines + (i * TAPS + tap) * LANES) : _mm512_setzero_ps();
+            r[i] = i < results ? vec_load(lines + (i * TAPS + tap) * LANES) : vec_zero();
         }
         turn(r);
         for (int64_t i = 0; i < channels; i++) {
-            _mm512_store_ps(to + ((TAPS - 1 - tap) * LANES + i) * LANES, r[i]);
+            vec_store(to + ((TAPS - 1 - tap) * LANES + i) * LANES, r[i]);
         }
     }
 }
@@ -107,17 +107,17 @@ fxjit_pack_panel(const convolution_t *convolution, int64_t panel, float *to)
         int64_t tap = 0, channel = 0; /* of the weight's next number */
         for (int64_t at = 0; at < line; at += LANES) {
             int64_t count = least(LANES, line - at);
-            __m512 r[LANES];
+            vec_t r[LANES];
             UNROLLED for (int i = 0; i < LANES; i++) {
-                r[i] = i < results ? _mm512_maskz_loadu_ps(first_lanes(count), from + i * line + at) : _mm512_setzero_ps();
+                r[i] = i < results ? vec_load_some(first_lanes(count), from + i * line + at) : vec_zero();
             }
             turn(r);
             UNROLLED for (int i = 0; i < LANES; i++) {
-                _mm512_store_ps(tile + i * LANES, r[i]);
+                vec_store(tile + i * LANES, r[i]);
             }
             for (int64_t i = 0; i < count; i++) {
                 int64_t row = s->weight_last ? at + i : tap * s->channels + channel;
-                _mm512_store_ps(to + row * COLUMNS + side, _mm512_load_ps(tile + i * LANES));
+                vec_store(to + row * COLUMNS + side, vec_load(tile + i * LANES));
                 if (++tap == taps) {
                     tap = 0;
                     channel++;
@@ -133,11 +133,9 @@ fxjit_pack_flipped_panel(const convolution_t *convolution, const convolution_siz
 {
     const convolution_sizes_t *s = &convolution->sizes;
     int64_t taps = all->rows * all->columns, line = taps * s->results, step = s->weight_last ? 1 : taps;
-    __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                                        _mm512_set1_epi32((int)step));
     for (int64_t side = 0; side < COLUMNS; side += LANES) {
         int64_t result = panel * COLUMNS + side;
-        __mmask16 there = first_lanes(s->results - result);
+        lanes_t there = first_lanes(s->results - result);
         const float *first = convolution->weight + (there ? result * step : 0);
         for (int64_t some = 0; some < s->channels; some += LANES) { /* whose weights stay in the cache from tap to tap */
             for (int64_t at = 0; at < s->rows * s->columns; at++) {
@@ -145,9 +143,9 @@ fxjit_pack_flipped_panel(const convolution_t *convolution, const convolution_siz
                 int64_t place = taps - 1 - (row * all->columns + column);
                 for (int64_t channel = some; channel < least(some + LANES, s->channels); channel++) {
                     const float *from = first + channel * line + place * (s->weight_last ? s->results : 1);
-                    __m512 numbers = s->weight_last ? _mm512_maskz_loadu_ps(there, from)
-                                                    : _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from, 4);
-                    _mm512_store_ps(to + (at * s->channels + channel) * COLUMNS + side, numbers);
+                    vec_t numbers = s->weight_last ? vec_load_some(there, from)
+                                                    : vec_gather_some(there, from, step);
+                    vec_store(to + (at * s->channels + channel) * COLUMNS + side, numbers);
                 }
             }
         }
@@ -158,11 +156,9 @@ fxjit_pack_flipped_panel(const convolution_t *convolution, const convolution_siz
 WIDE static inline void
 take_apart(const float *from, int64_t step, int64_t count, float *to)
 {
-    __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                                        _mm512_set1_epi32((int)step));
     for (; count > 0; count -= LANES, from += LANES * step, to += LANES) {
-        __mmask16 there = first_lanes(count);
-        _mm512_mask_storeu_ps(to, there, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, places, from, 4));
+        lanes_t there = first_lanes(count);
+        vec_store_some(to, there, vec_gather_some(there, from, step));
     }
 }
 
@@ -198,27 +194,27 @@ fxjit_take_rows(const convolution_t *convolution, int64_t thread, int64_t thread
 }
 
 WIDE static inline __attribute__((always_inline)) void
-turn_three(const __m512 g[3], __m512 out[4])
+turn_three(const vec_t g[3], vec_t out[4])
 {
-    const __m512 half = _mm512_set1_ps(0.5f);
-    __m512 outer = _mm512_mul_ps(half, _mm512_add_ps(g[0], g[2])), inner = _mm512_mul_ps(half, g[1]);
+    const vec_t half = vec_all(0.5f);
+    vec_t outer = vec_mul(half, vec_add(g[0], g[2])), inner = vec_mul(half, g[1]);
     out[0] = g[0];
-    out[1] = _mm512_add_ps(outer, inner);
-    out[2] = _mm512_sub_ps(outer, inner);
+    out[1] = vec_add(outer, inner);
+    out[2] = vec_sub(outer, inner);
     out[3] = g[2];
 }
 
-/* Whether the taps of one of 16 results differ too much: what the algorithm adds and takes away again is then larger than what
+/* Whether the taps of one of a vector's results differ too much: what the algorithm adds and takes away again is then larger than what
  * the result is made of. */
 WIDE static inline int
-are_uneven(const __m512 squares[TAPS])
+are_uneven(const vec_t squares[TAPS])
 {
-    __m512 lowest = squares[0], highest = squares[0];
+    vec_t lowest = squares[0], highest = squares[0];
     UNROLLED for (int i = 1; i < TAPS; i++) {
-        lowest = _mm512_min_ps(lowest, squares[i]);
-        highest = _mm512_max_ps(highest, squares[i]);
+        lowest = vec_min(lowest, squares[i]);
+        highest = vec_max(highest, squares[i]);
     }
-    return _mm512_cmp_ps_mask(_mm512_mul_ps(lowest, _mm512_set1_ps(EVEN_WEIGHTS)), highest, _CMP_LT_OQ) != 0;
+    return vec_any_less(vec_mul(lowest, vec_all(EVEN_WEIGHTS)), highest);
 }
 
 WIDE void
@@ -231,17 +227,17 @@ fxjit_turn_panel(const convolution_t *convolution, int64_t panel, float *to, flo
         squares[i] = 0;
     }
     for (int64_t side = 0; side < COLUMNS; side += LANES) {
-        __m512 sums[TAPS];
+        vec_t sums[TAPS];
         UNROLLED for (int i = 0; i < TAPS; i++) {
-            sums[i] = _mm512_setzero_ps();
+            sums[i] = vec_zero();
         }
         for (int64_t channel = 0; channel < s->channels; channel += LANES) {
             (s->kind == TRANSPOSED ? take_flipped_weights : take_weights)(convolution, panel * COLUMNS + side, channel, taps);
             for (int64_t i = 0; i < least(LANES, s->channels - channel); i++) {
-                __m512 g[3][3], h[3][4];
+                vec_t g[3][3], h[3][4];
                 UNROLLED for (int t = 0; t < TAPS; t++) {
-                    __m512 x = _mm512_load_ps(taps + (t * LANES + i) * LANES);
-                    sums[t] = _mm512_fmadd_ps(x, x, sums[t]);
+                    vec_t x = vec_load(taps + (t * LANES + i) * LANES);
+                    sums[t] = vec_fma(x, x, sums[t]);
                     g[t % 3][t / 3] = x;
                 }
                 UNROLLED for (int column = 0; column < 3; column++) {
@@ -249,16 +245,16 @@ fxjit_turn_panel(const convolution_t *convolution, int64_t panel, float *to, flo
                 }
                 float *line = to + (channel + i) * COLUMNS + side;
                 UNROLLED for (int row = 0; row < 4; row++) {
-                    __m512 of_row[3] = {h[0][row], h[1][row], h[2][row]}, made[4];
+                    vec_t of_row[3] = {h[0][row], h[1][row], h[2][row]}, made[4];
                     turn_three(of_row, made);
                     UNROLLED for (int column = 0; column < 4; column++) {
-                        _mm512_store_ps(line + (4 * row + column) * apart, made[column]);
+                        vec_store(line + (4 * row + column) * apart, made[column]);
                     }
                 }
             }
         }
         UNROLLED for (int i = 0; i < TAPS; i++) {
-            squares[i] += are_uneven(sums) ? INFINITY : _mm512_reduce_add_ps(sums[i]);
+            squares[i] += are_uneven(sums) ? INFINITY : vec_sum(sums[i]);
         }
     }
 }
@@ -268,12 +264,12 @@ fxjit_take_squares(const float *images, int64_t channels, int64_t from, int64_t 
 {
     for (int64_t pixel = from; pixel < to; pixel++) {
         const float *x = images + pixel * channels;
-        __m512 sum = _mm512_setzero_ps();
+        vec_t sum = vec_zero();
         for (int64_t at = 0; at < channels; at += LANES) {
-            __m512 y = _mm512_maskz_loadu_ps(first_lanes(channels - at), x + at);
-            sum = _mm512_fmadd_ps(y, y, sum);
+            vec_t y = vec_load_some(first_lanes(channels - at), x + at);
+            sum = vec_fma(y, y, sum);
         }
-        squares[pixel] = _mm512_reduce_add_ps(sum);
+        squares[pixel] = vec_sum(sum);
     }
 }
 

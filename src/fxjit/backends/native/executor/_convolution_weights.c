@@ -1,7 +1,7 @@
 /* The gradient of a convolution's weight: of float32 images, channels last, in one group.
  *
  * It is a product of matrices for each place of the window: of the channels of the pixels that the place met, by the gradients of
- * the results that it made. A tile of 14 channels by 32 results stays in registers for a block of some hundred pixels, and is then
+ * the results that it made. A tile of ROWS channels by COLUMNS results stays in registers for a block of some hundred pixels, and is then
  * added to its sums, so that a sum is one of chains. Pixels and gradients are copied once a block, in the order in which they are
  * read; pixels outside of the image are left out, not copied as zeros. Threads share the channels and results, so that their number
  * changes no result.
@@ -14,9 +14,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_wide.h"
 #include "_convolution.h"
 #include "_convolution_panels.h"
-#include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
@@ -37,7 +37,7 @@ static const double LARGE = 1e70, SMALL = 1e-50;
 
 typedef struct {
     const convolution_t *convolution;
-    int64_t taps, panels, groups, height; /* panels of 32 results; groups of so many channels */
+    int64_t taps, panels, groups, height; /* panels of COLUMNS results; groups of so many channels */
     int64_t images, lines;                /* of a block: whole images, or lines of results of one */
     int64_t across, down;                     /* parts: of the groups, and of the panels */
     int64_t most_groups, most_panels;         /* of a part */
@@ -138,9 +138,9 @@ typedef void (*kernel_fn)(const run_t *, const float *, const float *, float *);
 #define KERNEL(R) \
     WIDE static void add_##R(const run_t *run, const float *restrict x, const float *restrict gradient, float *restrict out) \
     { \
-        __m512 s[R], t[R]; \
+        vec_t s[R], t[R]; \
         UNROLLED for (int i = 0; i < R; i++) { \
-            s[i] = t[i] = _mm512_setzero_ps(); \
+            s[i] = t[i] = vec_zero(); \
         } \
         int64_t step = run->pixel; \
         for (int64_t image = 0; image < run->images; image++) { \
@@ -148,25 +148,23 @@ typedef void (*kernel_fn)(const run_t *, const float *, const float *, float *);
                 const float *a = x + image * run->image + line * run->line; \
                 const float *b = gradient + image * run->image_of + line * run->line_of, *end = b + run->pixels * COLUMNS; \
                 for (; b < end; b += COLUMNS, a += step) { \
-                    __m512 first = _mm512_load_ps(b), second = _mm512_load_ps(b + LANES); \
+                    vec_t first = vec_load(b), second = vec_load(b + LANES); \
                     UNROLLED for (int i = 0; i < R; i++) { \
-                        __m512 y = _mm512_set1_ps(a[i]); \
-                        s[i] = _mm512_fmadd_ps(y, first, s[i]); \
-                        t[i] = _mm512_fmadd_ps(y, second, t[i]); \
+                        vec_t y = vec_all(a[i]); \
+                        s[i] = vec_fma(y, first, s[i]); \
+                        t[i] = vec_fma(y, second, t[i]); \
                     } \
                 } \
             } \
         } \
         UNROLLED for (int i = 0; i < R; i++, out += COLUMNS) { \
-            _mm512_store_ps(out, _mm512_add_ps(s[i], _mm512_load_ps(out))); \
-            _mm512_store_ps(out + LANES, _mm512_add_ps(t[i], _mm512_load_ps(out + LANES))); \
+            vec_store(out, vec_add(s[i], vec_load(out))); \
+            vec_store(out + LANES, vec_add(t[i], vec_load(out + LANES))); \
         } \
     }
-KERNEL(1) KERNEL(2) KERNEL(3) KERNEL(4) KERNEL(5) KERNEL(6) KERNEL(7)
-KERNEL(8) KERNEL(9) KERNEL(10) KERNEL(11) KERNEL(12) KERNEL(13) KERNEL(14)
-static const kernel_fn kernels[ROWS + 1] = {
-    NULL, add_1, add_2, add_3, add_4, add_5, add_6, add_7, add_8, add_9, add_10, add_11, add_12, add_13, add_14,
-};
+OF_ALL_HEIGHTS(KERNEL)
+#define AT_HEIGHT(R) [R] = add_##R,
+static const kernel_fn kernels[ROWS + 1] = {OF_ALL_HEIGHTS(AT_HEIGHT)};
 
 /* What one thread does: groups of channels and panels of results, from one up to another. */
 typedef struct {
@@ -181,28 +179,28 @@ copy_pixels(const task_t *task, const part_t *part, int64_t image, int64_t image
     const convolution_sizes_t *s = &task->convolution->sizes;
     float *to = part->pixels;
     for (int64_t group = part->group; group < part->groups; group++) {
-        __mmask16 there = first_lanes(least(task->height, s->channels - group * task->height));
+        lanes_t there = first_lanes(least(task->height, s->channels - group * task->height));
         for (int64_t i = 0; i < images; i++) {
             const float *from = task->convolution->x + ((image + i) * s->height + line) * s->width * s->channels + group * task->height;
             for (int64_t pixel = 0; pixel < lines * s->width; pixel++, from += s->channels, to += ROWS) {
-                _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(there, from)); /* the next pixel takes the place of what is too much */
+                vec_store_any(to, vec_load_some(there, from)); /* the next pixel takes the place of what is too much */
             }
         }
     }
 }
 
-/* Lines of the results' gradients for one panel: [image][line][width][32]. */
+/* Lines of the results' gradients for one panel: [image][line][width][COLUMNS]. */
 WIDE static void
 copy_gradients(const task_t *task, int64_t panel, int64_t image, int64_t images, int64_t line, int64_t lines, float *to)
 {
     const convolution_sizes_t *s = &task->convolution->sizes;
     int64_t first = panel * COLUMNS;
-    __mmask16 there[2] = {first_lanes(s->results - first), first_lanes(s->results - first - LANES)};
+    lanes_t there[2] = {first_lanes(s->results - first), first_lanes(s->results - first - LANES)};
     for (int64_t i = 0; i < images; i++) {
         const float *from = task->convolution->weight + ((image + i) * s->out_height + line) * s->out_width * s->results + first;
         for (int64_t pixel = 0; pixel < lines * s->out_width; pixel++, from += s->results, to += COLUMNS) {
-            _mm512_store_ps(to, _mm512_maskz_loadu_ps(there[0], from));
-            _mm512_store_ps(to + LANES, _mm512_maskz_loadu_ps(there[1], from + LANES));
+            vec_store(to, vec_load_some(there[0], from));
+            vec_store(to + LANES, vec_load_some(there[1], from + LANES));
         }
     }
 }
@@ -219,7 +217,7 @@ inside(int64_t size, int64_t stride, int64_t offset, int64_t *from, int64_t *to)
     }
 }
 
-/* All of a block for one panel: sums[tap][rows of all of the groups][32]. */
+/* All of a block for one panel: sums[tap][rows of all of the groups][COLUMNS]. */
 static void
 add_block(const task_t *task, const part_t *part, int64_t panel, int64_t images, int64_t line, int64_t lines, int64_t first_read,
           int64_t read)
@@ -282,15 +280,15 @@ write_sums(const task_t *task, const float *sums, int64_t apart, int64_t group, 
     for (int64_t run = 0; run < runs; run++) {
         float *first = out + (s->weight_last ? run * s->channels + channel : channel * task->taps);
         for (int64_t at = 0; at < length; at += LANES) {
-            __m512 r[LANES];
+            vec_t r[LANES];
             UNROLLED for (int i = 0; i < LANES; i++) {
                 int64_t place = at + i, tap = s->weight_last ? run : place % task->taps;
                 int64_t row = s->weight_last ? place : place / task->taps;
-                r[i] = place < length ? _mm512_load_ps(sums + tap * apart + row * COLUMNS) : _mm512_setzero_ps();
+                r[i] = place < length ? vec_load(sums + tap * apart + row * COLUMNS) : vec_zero();
             }
             turn(r);
             for (int i = 0; i < results; i++) {
-                _mm512_mask_storeu_ps(first + i * whole + at, first_lanes(length - at), r[i]);
+                vec_store_some(first + i * whole + at, first_lanes(length - at), r[i]);
             }
         }
     }
@@ -363,7 +361,7 @@ is_even(const task_t *task)
 
 static const float zeros[LANES];
 
-/* Tiles of pixels for some groups: to[group][16][tiles][16]. */
+/* Tiles of pixels for some groups: to[group][16][tiles][LANES]. */
 WIDE static void
 turn_pixels(const task_t *task, int64_t group, int64_t groups, int64_t from, int64_t tiles, float *to)
 {
@@ -371,34 +369,34 @@ turn_pixels(const task_t *task, int64_t group, int64_t groups, int64_t from, int
     int64_t apart = tiles * LANES;
     for (; group < groups; group++, to += TURNED * apart) {
         int64_t channel = group * task->height;
-        __mmask16 there = first_lanes(least(task->height, s->channels - channel));
+        lanes_t there = first_lanes(least(task->height, s->channels - channel));
         for (int64_t i = 0; i < tiles; i++) {
             tile_t tile = tile_at(s, from + i);
             const float *image = task->convolution->x + tile.image * s->height * s->width * s->channels + channel;
-            __m512 d[4][4], e[4][4];
+            vec_t d[4][4], e[4][4];
             UNROLLED for (int k = 0; k < TURNED; k++) {
                 int64_t y = tile.y - s->padding[0] + k / 4, x = tile.x - s->padding[1] + k % 4;
                 int is_inside = y >= 0 && y < s->height && x >= 0 && x < s->width;
-                d[k / 4][k % 4] = _mm512_maskz_loadu_ps(there, is_inside ? image + (y * s->width + x) * s->channels : zeros);
+                d[k / 4][k % 4] = vec_load_some(there, is_inside ? image + (y * s->width + x) * s->channels : zeros);
             }
             UNROLLED for (int j = 0; j < 4; j++) {
-                e[0][j] = _mm512_sub_ps(d[0][j], d[2][j]);
-                e[1][j] = _mm512_add_ps(d[1][j], d[2][j]);
-                e[2][j] = _mm512_sub_ps(d[2][j], d[1][j]);
-                e[3][j] = _mm512_sub_ps(d[1][j], d[3][j]);
+                e[0][j] = vec_sub(d[0][j], d[2][j]);
+                e[1][j] = vec_add(d[1][j], d[2][j]);
+                e[2][j] = vec_sub(d[2][j], d[1][j]);
+                e[3][j] = vec_sub(d[1][j], d[3][j]);
             }
             float *line = to + i * LANES;
             UNROLLED for (int j = 0; j < 4; j++, line += 4 * apart) {
-                _mm512_store_ps(line, _mm512_sub_ps(e[j][0], e[j][2]));
-                _mm512_store_ps(line + apart, _mm512_add_ps(e[j][1], e[j][2]));
-                _mm512_store_ps(line + 2 * apart, _mm512_sub_ps(e[j][2], e[j][1]));
-                _mm512_store_ps(line + 3 * apart, _mm512_sub_ps(e[j][1], e[j][3]));
+                vec_store(line, vec_sub(e[j][0], e[j][2]));
+                vec_store(line + apart, vec_add(e[j][1], e[j][2]));
+                vec_store(line + 2 * apart, vec_sub(e[j][2], e[j][1]));
+                vec_store(line + 3 * apart, vec_sub(e[j][1], e[j][3]));
             }
         }
     }
 }
 
-/* What tiles' results were turned back from, for their gradients: to[16][tiles][32]. */
+/* What tiles' results were turned back from, for their gradients: to[16][tiles][COLUMNS]. */
 WIDE static void
 turn_gradients(const task_t *task, int64_t panel, int64_t from, int64_t tiles, float *to)
 {
@@ -410,68 +408,68 @@ turn_gradients(const task_t *task, int64_t panel, int64_t from, int64_t tiles, f
         const float *gradient = task->convolution->weight +
                                 ((tile.image * s->out_height + tile.y) * s->out_width + tile.x) * s->results + panel * COLUMNS;
         for (int64_t side = 0; side < COLUMNS; side += LANES) {
-            __mmask16 there = first_lanes(s->results - panel * COLUMNS - side);
+            lanes_t there = first_lanes(s->results - panel * COLUMNS - side);
             const float *y = gradient + (there ? side : 0);
-            __m512 d[2][2], e[4][2];
-            d[0][0] = _mm512_maskz_loadu_ps(there, y);
-            d[0][1] = _mm512_maskz_loadu_ps(beside ? there : 0, y + (beside ? s->results : 0));
+            vec_t d[2][2], e[4][2];
+            d[0][0] = vec_load_some(there, y);
+            d[0][1] = vec_load_some(beside ? there : 0, y + (beside ? s->results : 0));
             y += below ? s->out_width * s->results : 0;
-            d[1][0] = _mm512_maskz_loadu_ps(below ? there : 0, y);
-            d[1][1] = _mm512_maskz_loadu_ps(below && beside ? there : 0, y + (beside ? s->results : 0));
+            d[1][0] = vec_load_some(below ? there : 0, y);
+            d[1][1] = vec_load_some(below && beside ? there : 0, y + (beside ? s->results : 0));
             UNROLLED for (int j = 0; j < 2; j++) {
                 e[0][j] = d[0][j];
-                e[1][j] = _mm512_add_ps(d[0][j], d[1][j]);
-                e[2][j] = _mm512_sub_ps(d[0][j], d[1][j]);
-                e[3][j] = _mm512_sub_ps(_mm512_setzero_ps(), d[1][j]);
+                e[1][j] = vec_add(d[0][j], d[1][j]);
+                e[2][j] = vec_sub(d[0][j], d[1][j]);
+                e[3][j] = vec_sub(vec_zero(), d[1][j]);
             }
             float *line = to + i * COLUMNS + side;
             UNROLLED for (int j = 0; j < 4; j++, line += 4 * apart) {
-                _mm512_store_ps(line, e[j][0]);
-                _mm512_store_ps(line + apart, _mm512_add_ps(e[j][0], e[j][1]));
-                _mm512_store_ps(line + 2 * apart, _mm512_sub_ps(e[j][0], e[j][1]));
-                _mm512_store_ps(line + 3 * apart, _mm512_sub_ps(_mm512_setzero_ps(), e[j][1]));
+                vec_store(line, e[j][0]);
+                vec_store(line + apart, vec_add(e[j][0], e[j][1]));
+                vec_store(line + 2 * apart, vec_sub(e[j][0], e[j][1]));
+                vec_store(line + 3 * apart, vec_sub(vec_zero(), e[j][1]));
             }
         }
     }
 }
 
 WIDE static inline __attribute__((always_inline)) void
-turn_four(const __m512 u[4], __m512 out[3])
+turn_four(const vec_t u[4], vec_t out[3])
 {
-    const __m512 half = _mm512_set1_ps(0.5f);
-    __m512 both = _mm512_mul_ps(half, _mm512_add_ps(u[1], u[2]));
-    out[0] = _mm512_add_ps(u[0], both);
-    out[1] = _mm512_mul_ps(half, _mm512_sub_ps(u[1], u[2]));
-    out[2] = _mm512_add_ps(both, u[3]);
+    const vec_t half = vec_all(0.5f);
+    vec_t both = vec_mul(half, vec_add(u[1], u[2]));
+    out[0] = vec_add(u[0], both);
+    out[1] = vec_mul(half, vec_sub(u[1], u[2]));
+    out[2] = vec_add(both, u[3]);
 }
 
-/* A group's 16 sums become those of its 9 taps, in their place: sums[16][`apart`: rows of 32]. */
+/* A group's 16 sums become those of its 9 taps, in their place: sums[16][`apart`: rows of COLUMNS]. */
 WIDE static void
 turn_sums(float *sums, int64_t apart)
 {
     for (int64_t at = 0; at < ROWS * COLUMNS; at += LANES, sums += LANES) {
-        __m512 u[4][4], h[3][4];
+        vec_t u[4][4], h[3][4];
         UNROLLED for (int i = 0; i < TURNED; i++) {
-            u[i % 4][i / 4] = _mm512_load_ps(sums + i * apart);
+            u[i % 4][i / 4] = vec_load(sums + i * apart);
         }
         UNROLLED for (int column = 0; column < 4; column++) {
-            __m512 made[3];
+            vec_t made[3];
             turn_four(u[column], made);
             UNROLLED for (int row = 0; row < 3; row++) {
                 h[row][column] = made[row];
             }
         }
         UNROLLED for (int row = 0; row < 3; row++) {
-            __m512 made[3];
+            vec_t made[3];
             turn_four(h[row], made);
             UNROLLED for (int column = 0; column < 3; column++) {
-                _mm512_store_ps(sums + (3 * row + column) * apart, made[column]);
+                vec_store(sums + (3 * row + column) * apart, made[column]);
             }
         }
     }
 }
 
-/* Sums of some groups, [panel][16][group][ROWS][32], of all tiles. */
+/* Sums of some groups, [panel][16][group][ROWS][COLUMNS], of all tiles. */
 static void
 add_tiles(const task_t *task, const part_t *part, int64_t group, int64_t groups)
 {
@@ -497,7 +495,7 @@ add_tiles(const task_t *task, const part_t *part, int64_t group, int64_t groups)
 
 /* -- calls ---------------------------------------------------------------------------------------------------------*/
 
-/* Writes the sums of some groups, which lie [panel][taps, or what is turned into them][group][ROWS][32]. */
+/* Writes the sums of some groups, which lie [panel][taps, or what is turned into them][group][ROWS][COLUMNS]. */
 static void
 write_groups(const task_t *task, const part_t *part, int64_t group, int64_t groups, int turned, int64_t apart)
 {
@@ -577,24 +575,6 @@ fxjit_convolve_weights(const convolution_t *convolution, void *room, int threads
     task.squares[1] = task.squares[0] + task.of_squares[0];
     task.room = (float *)room + floats_of(&task);
     fxjit_openmp.parallel(take_parts, &task, (unsigned)threads, 0);
-}
-
-#else /* another processor, or another compiler: nothing asks for them */
-
-int64_t
-fxjit_weights_room(const convolution_sizes_t *sizes, int threads)
-{
-    (void)sizes;
-    (void)threads;
-    return 0;
-}
-
-void
-fxjit_convolve_weights(const convolution_t *convolution, void *room, int threads)
-{
-    (void)convolution;
-    (void)room;
-    (void)threads;
 }
 
 #endif

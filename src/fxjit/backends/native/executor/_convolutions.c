@@ -24,7 +24,7 @@ fxjit_step_convolve(frame_t *frame, const CONVOLVE_operands *o)
         return -1;
     }
     if (!fxjit_gemm_runs()) {
-        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a convolution for a processor with AVX-512");
+        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a convolution for a processor with AVX2 or AVX-512");
         return -1;
     }
     if (convolution.sizes.images * convolution.sizes.out_height * convolution.sizes.out_width == 0) {

@@ -1,5 +1,5 @@
-/* Products of float32 matrices: registers hold 14 rows by 32 columns of the result, which grow by one column of a and one row of b
- * at a time; both are packed before, so that they are read in order. It is Goto's scheme: a block of b for the third-level cache,
+/* Products of float32 matrices: registers hold ROWS by COLUMNS numbers of the result (14 x 32 with AVX-512, 6 x 16 with AVX2), which
+ * grow by one column of a and one row of b at a time; both are packed before, so that they are read in order. It is Goto's scheme: a block of b for the third-level cache,
  * packed by all threads for all of them, a block of a for each thread's second-level cache. Where there are few rows, they stay in
  * that cache and a few columns at a time are packed beside them; for few columns, rows are not packed at all.
  *
@@ -10,26 +10,26 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "../../../_tensor.h"
+#include "_wide.h"
 #include "_gemm.h"
 #include "_gemm_kernels.h"
 #include "_gemm_tiles.h"
 #include "_rooms.h"
-#include "_wide.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef FXJIT_HAS_WIDE
 
 #pragma GCC optimize("O3") /* 1 to 4 hundredths faster with 32 to 128 rows, on a Zen 4 */
 
 enum {
     CHAIN = 192,        /* products of one sum; a panel of b of so many rows stays in the first-level cache */
     DEPTH = 4 * CHAIN,  /* of a packed block */
-    BLOCK_ROWS = 168,   /* of a: 516 KB */
+    BLOCK_ROWS = 12 * ROWS, /* of a: 516 KB, with AVX2 221 */
     BLOCK_COLUMNS = 1024, /* of b: 3 MB */
-    SHORT = FXJIT_SHORT_ROWS, /* rows that are packed once, for all columns, in blocks of less depth */
+    /* Rows that are packed once, for all columns, in blocks of less depth: at least of one chain. */
+    SHORT = 4 * BLOCK_ROWS < FXJIT_SHORT_ROWS ? 4 * BLOCK_ROWS : FXJIT_SHORT_ROWS,
     ALONE = 256,        /* columns of each thread from which all threads pack them rather than wait for each other */
     DIRECT_COLUMNS = 512, /* up to which rows are read where they lie, */
-    ALIASED = 512,      /* but where they are a multiple of so many numbers apart: 14 share one or two sets of the first-level cache */
+    ALIASED = 512,      /* but where they are a multiple of so many numbers apart: a panel's rows share a set of the first-level cache or two */
     HELD = 1 << 16,     /* packed numbers of b that stay in the second-level cache while all rows go by */
     LINE = 64,
     LINES_AT_ONCE = 32, /* of a transposed a that all panels take from before the next ones: in the first-level cache */
@@ -42,37 +42,6 @@ enum {
     WORK = 1 << 17,     /* multiplications for which a thread is called: 2 us */
     TILED = 64,         /* rows, columns and terms from which tiles are faster than vectors: 64 x 64 x 64 1.1 to 1.4 times */
 };
-
-/* -- OpenMP, as libtorch has it ------------------------------------------------------------------------------------*/
-
-openmp_t fxjit_openmp;
-
-static int
-find_openmp(void)
-{
-    *(void **)&fxjit_openmp.parallel = fxjit_torch_symbol("GOMP_parallel");
-    *(void **)&fxjit_openmp.barrier = fxjit_torch_symbol("GOMP_barrier");
-    *(void **)&fxjit_openmp.thread = fxjit_torch_symbol("omp_get_thread_num");
-    *(void **)&fxjit_openmp.threads = fxjit_torch_symbol("omp_get_num_threads");
-    *(void **)&fxjit_openmp.most = fxjit_torch_symbol("omp_get_max_threads");
-    *(void **)&fxjit_openmp.inside = fxjit_torch_symbol("omp_in_parallel");
-    return fxjit_openmp.parallel && fxjit_openmp.barrier && fxjit_openmp.thread && fxjit_openmp.threads &&
-           fxjit_openmp.most && fxjit_openmp.inside;
-}
-
-int
-fxjit_gemm_runs(void)
-{
-    static int known = -1;
-    if (known < 0) {
-        if (!fxjit_shim.ready) {
-            return 0; /* libtorch is not there yet */
-        }
-        known = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                __builtin_cpu_supports("fma") && find_openmp();
-    }
-    return known;
-}
 
 /* -- memory for packed blocks, kept from product to product --------------------------------------------------------*/
 
@@ -106,23 +75,32 @@ give_columns(float *room)
 
 /* -- packing -------------------------------------------------------------------------------------------------------*/
 
-/* `count` lines of `depth` numbers, `line` apart, to `depth` lines of `width`; what is wider than `count` is zeros. */
+/* Lanes of a packed line of which so many numbers are left: whole vectors reach into the next line, which is written later, and are
+ * faster than masked ones where there is no AVX-512. */
+static inline lanes_t
+lanes_of_line(int64_t left, int is_last)
+{
+    return first_lanes(is_last ? left : LANES);
+}
+
+/* `count` lines of `depth` numbers, `line` apart, to `depth` lines of `width`; what is wider than `count` is zeros. One vector, or
+ * whole ones. */
 WIDE static void
 pack_turned(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width)
 {
     for (int64_t p = 0; p < depth; p += LANES) {
         int64_t deep = least(LANES, depth - p);
         for (int64_t first = 0; first < width; first += LANES) {
-            __mmask16 stored = first_lanes(width - first);
-            __m512 r[LANES];
+            vec_t r[LANES];
             UNROLLED for (int i = 0; i < LANES; i++) {
                 int there = first + i < count;
-                r[i] = there ? _mm512_maskz_loadu_ps(first_lanes(deep), from + (first + i) * line + p) : _mm512_setzero_ps();
+                r[i] = there ? vec_load_some(first_lanes(deep), from + (first + i) * line + p) : vec_zero();
             }
             turn(r);
             UNROLLED for (int i = 0; i < LANES; i++) {
                 if (i < deep) {
-                    _mm512_mask_storeu_ps(to + (p + i) * width + first, stored, r[i]);
+                    lanes_t stored = lanes_of_line(width - first, p + i == depth - 1);
+                    vec_store_some(to + (p + i) * width + first, stored, r[i]);
                 }
             }
         }
@@ -136,8 +114,8 @@ pack_straight(const float *from, int64_t line, int64_t count, int64_t depth, flo
     for (int64_t p = 0; p < depth; p++, from += line, to += width) {
         for (int64_t first = 0; first < count; first += width) {
             for (int64_t lane = 0; lane < width; lane += LANES) {
-                __m512 x = _mm512_maskz_loadu_ps(first_lanes(count - first - lane), from + first + lane);
-                _mm512_mask_storeu_ps(to + first * depth + lane, first_lanes(width - lane), x);
+                vec_t x = vec_load_some(first_lanes(count - first - lane), from + first + lane);
+                vec_store_some(to + first * depth + lane, lanes_of_line(width - lane, p == depth - 1), x);
             }
         }
     }
@@ -149,9 +127,9 @@ pack_whole(const float *from, int64_t line, int64_t count, int64_t depth, float 
 {
     for (int64_t p = 0; p < depth; p++, from += line, to += COLUMNS) {
         for (int64_t first = 0; first < count; first += COLUMNS) {
-            __m512 left = _mm512_loadu_ps(from + first), right = _mm512_loadu_ps(from + first + LANES);
-            _mm512_storeu_ps(to + first * depth, left);
-            _mm512_storeu_ps(to + first * depth + LANES, right);
+            vec_t left = vec_load_any(from + first), right = vec_load_any(from + first + LANES);
+            vec_store_any(to + first * depth, left);
+            vec_store_any(to + first * depth + LANES, right);
         }
     }
 }
@@ -244,7 +222,7 @@ chain_of(const product_t *product, int64_t depth)
     return (depth + chains - 1) / chains;
 }
 
-/* Whether rows are read where they lie, which saves packing them for few columns; not where 14 of them would share one or two sets
+/* Whether rows are read where they lie, which saves packing them for few columns; not where a panel of them would share one or two sets
  * of the first-level cache. */
 static int
 is_direct(const product_t *product)
@@ -274,7 +252,7 @@ static void
 multiply_tile(const product_t *product, const block_t *block, int64_t row, int64_t count, const float *packed,
                 const float *panel, int64_t at, fetch_t *fetch)
 {
-    __mmask16 left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
+    lanes_t left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
     int direct = is_direct(product);
     gemm_kernel_fn kernel = (direct ? direct_kernels : packed_kernels)[right != 0][count];
     const float *rows = direct ? product->a.data + row * product->a.row + block->row : packed;
@@ -412,7 +390,7 @@ multiply_columns(const product_t *product, int64_t from, int64_t to)
 
 /* -- few rows ------------------------------------------------------------------------------------------------------*/
 
-/* The columns of b are contiguous: a sum for each, 16 numbers at a time. All sums are in registers, for which every loop over them
+/* The columns of b are contiguous: a sum for each, a vector of numbers at a time. All sums are in registers, for which every loop over them
  * has to be unrolled. */
 WIDE static inline __attribute__((always_inline)) void
 dot(const product_t *product, int rows, int columns, int64_t column, int64_t count)
@@ -423,30 +401,30 @@ dot(const product_t *product, int rows, int columns, int64_t column, int64_t cou
     }
     for (int64_t from = 0; from < product->k; from += CHAIN * LANES) {
         int64_t to = least(from + CHAIN * LANES, product->k);
-        __m512 s[MOST_FEW][FEW];
+        vec_t s[MOST_FEW][FEW];
         UNROLLED for (int i = 0; i < rows; i++) {
             UNROLLED for (int c = 0; c < columns; c++) {
-                s[i][c] = _mm512_setzero_ps();
+                s[i][c] = vec_zero();
             }
         }
         for (int64_t p = from; p < to; p += LANES) {
-            __mmask16 there = first_lanes(to - p);
-            __m512 x[FEW];
+            lanes_t there = first_lanes(to - p);
+            vec_t x[FEW];
             UNROLLED for (int c = 0; c < columns; c++) {
-                x[c] = _mm512_maskz_loadu_ps(there, lines[c] + p);
+                x[c] = vec_load_some(there, lines[c] + p);
                 __builtin_prefetch(lines[c] + p + columns * product->b.column, 0, 2); /* the next columns, across pages */
             }
             UNROLLED for (int i = 0; i < rows; i++) {
-                __m512 y = _mm512_maskz_loadu_ps(there, product->a.data + i * product->a.row + p);
+                vec_t y = vec_load_some(there, product->a.data + i * product->a.row + p);
                 UNROLLED for (int c = 0; c < columns; c++) {
-                    s[i][c] = _mm512_fmadd_ps(x[c], y, s[i][c]);
+                    s[i][c] = vec_fma(x[c], y, s[i][c]);
                 }
             }
         }
         UNROLLED for (int i = 0; i < rows; i++) {
             float *out = product->out + i * product->line + column;
             UNROLLED for (int c = 0; c < columns; c++) {
-                float sum = _mm512_reduce_add_ps(s[i][c]);
+                float sum = vec_sum(s[i][c]);
                 if (c < count) {
                     out[c] = product->add || from ? out[c] + sum : sum;
                 }
@@ -464,25 +442,25 @@ add_rows(const product_t *product, int rows, int64_t from, int64_t to)
         const float *b = product->b.data + p * product->b.row, *a = product->a.data + p * product->a.column;
         int add = product->add || p;
         for (int64_t at = from; at < to; at += LANES) {
-            __mmask16 there = first_lanes(to - at);
-            __m512 s[FEW];
+            lanes_t there = first_lanes(to - at);
+            vec_t s[FEW];
             UNROLLED for (int i = 0; i < rows; i++) {
-                s[i] = _mm512_setzero_ps();
+                s[i] = vec_zero();
             }
             UNROLLED for (int q = 0; q < TOGETHER; q++) {
                 if (q < deep) {
-                    __m512 x = _mm512_maskz_loadu_ps(there, b + q * product->b.row + at);
+                    vec_t x = vec_load_some(there, b + q * product->b.row + at);
                     __builtin_prefetch(b + (q + TOGETHER) * product->b.row + at, 0, 2);
                     UNROLLED for (int i = 0; i < rows; i++) {
                         float y = a[i * product->a.row + q * product->a.column];
-                        s[i] = _mm512_fmadd_ps(_mm512_set1_ps(y), x, s[i]);
+                        s[i] = vec_fma(vec_all(y), x, s[i]);
                     }
                 }
             }
             UNROLLED for (int i = 0; i < rows; i++) {
                 float *out = product->out + i * product->line + at;
-                s[i] = add ? _mm512_add_ps(s[i], _mm512_maskz_loadu_ps(there, out)) : s[i];
-                _mm512_mask_storeu_ps(out, there, s[i]);
+                s[i] = add ? vec_add(s[i], vec_load_some(there, out)) : s[i];
+                vec_store_some(out, there, s[i]);
             }
         }
     }
@@ -498,27 +476,27 @@ dot_alone(const product_t *product, int64_t first, int64_t end)
         float total = product->add ? product->out[column] : 0;
         for (int64_t from = 0; from < k; from += CHAIN * LANES) {
             const int64_t to = least(from + CHAIN * LANES, k);
-            __m512 s[LINES];
+            vec_t s[LINES];
             UNROLLED for (int i = 0; i < LINES; i++) {
-                s[i] = _mm512_setzero_ps();
+                s[i] = vec_zero();
             }
             int64_t p = from;
             for (; p + LINES * LANES <= to; p += LINES * LANES) {
                 UNROLLED for (int i = 0; i < LINES; i++) {
                     __builtin_prefetch((const char *)(line + p + i * LANES) + AHEAD, 0, 3);
-                    s[i] = _mm512_fmadd_ps(_mm512_loadu_ps(line + p + i * LANES), _mm512_loadu_ps(a + p + i * LANES), s[i]);
+                    s[i] = vec_fma(vec_load_any(line + p + i * LANES), vec_load_any(a + p + i * LANES), s[i]);
                 }
             }
             for (; p < to; p += LANES) {
-                __mmask16 there = first_lanes(to - p);
-                s[0] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(there, line + p), _mm512_maskz_loadu_ps(there, a + p), s[0]);
+                lanes_t there = first_lanes(to - p);
+                s[0] = vec_fma(vec_load_some(there, line + p), vec_load_some(there, a + p), s[0]);
             }
             UNROLLED for (int half = LINES / 2; half > 0; half /= 2) {
                 UNROLLED for (int i = 0; i < half; i++) {
-                    s[i] = _mm512_add_ps(s[i], s[i + half]);
+                    s[i] = vec_add(s[i], s[i + half]);
                 }
             }
-            total += _mm512_reduce_add_ps(s[0]);
+            total += vec_sum(s[0]);
         }
         product->out[column] = total;
     }
@@ -678,75 +656,6 @@ fxjit_gemm_batch(const product_t *first, const batch_t *batch)
         }
     }
     return 0;
-}
-
-typedef struct {
-    void (*function)(void *);
-    void *data;
-} alone_t;
-
-static void
-first_of_two(void *data)
-{
-    alone_t *alone = data;
-    if (fxjit_openmp.thread() == 0) {
-        alone->function(alone->data);
-    }
-}
-
-void
-fxjit_on_one_thread(void (*function)(void *), void *data)
-{
-    alone_t alone = {function, data};
-    if (fxjit_openmp.inside() || fxjit_openmp.most() == 1) {
-        function(data);
-    }
-    else {
-        fxjit_openmp.parallel(first_of_two, &alone, 2, 0);
-    }
-}
-
-#else /* another processor, or another compiler */
-
-int
-fxjit_gemm_runs(void)
-{
-    return 0;
-}
-
-int
-fxjit_gemm(const product_t *product)
-{
-    (void)product;
-    return -1;
-}
-
-int
-fxjit_gemm_by_size(const product_t *product)
-{
-    (void)product;
-    return -1;
-}
-
-int
-fxjit_gemm_alone(const product_t *product)
-{
-    (void)product;
-    return -1;
-}
-
-int
-fxjit_gemm_batch(const product_t *first, const batch_t *batch)
-{
-    (void)first;
-    (void)batch;
-    return -1;
-}
-
-void
-fxjit_on_one_thread(void (*function)(void *), void *data)
-{
-    function(data);
 }
 
 #endif

@@ -1,7 +1,8 @@
-/* Products of float32 matrices by kernels of our own, for processors with AVX-512: _gemm.c. */
+/* Products of float32 matrices by kernels of our own, for processors with AVX-512 or AVX2: _gemm.c. */
 #ifndef FXJIT_GEMM_H
 #define FXJIT_GEMM_H
 
+#include <Python.h>
 #include <stdint.h>
 
 /* A matrix in memory: the distances of its rows and of its columns, one of which is 1. */
@@ -29,8 +30,9 @@ typedef struct {
 /* Rows up to which the weights' reading shows in the time: they are read once for all rows, which fit one block. */
 enum { FXJIT_SHORT_ROWS = 512 };
 
-/* Whether this processor has what the kernels take. */
+/* Whether this processor has what the kernels take, and whether that is AVX-512 (_instruction_sets.c). */
 int fxjit_gemm_runs(void);
+int fxjit_has_avx512(void);
 /* On the threads that OpenMP gives, or inside of one of its regions on the caller's; 0, or -1 where there is no memory. */
 int fxjit_gemm(const product_t *product);
 /* The same, by vectors or by tiles as its sizes say: for products of other kernels, which nobody measured. */
@@ -38,9 +40,12 @@ int fxjit_gemm_by_size(const product_t *product);
 /* On the caller's thread; where there is no memory, nothing is written. */
 int fxjit_gemm_alone(const product_t *product);
 int fxjit_gemm_batch(const product_t *first, const batch_t *batch);
-/* `count` columns of b from `column` on in panels of 32, `depth` rows each; the last panel is filled up with zeros. */
+/* `count` columns of b from `column` on in panels of two vectors, `depth` rows each; the last panel is filled up with zeros. */
 void fxjit_gemm_pack(const matrix_t *b, int64_t depth, int64_t column, int64_t count, float *to);
 /* Calls the function on the caller's thread, in a region of OpenMP: libraries that it calls take no threads of their own there. */
 void fxjit_on_one_thread(void (*function)(void *), void *data);
+
+PyObject *fxjit_vector_bits(PyObject *module, PyObject *ignored);
+PyObject *fxjit_set_vector_bits(PyObject *module, PyObject *bits);
 
 #endif

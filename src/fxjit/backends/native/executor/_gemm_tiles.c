@@ -16,9 +16,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_wide.h"
 #include "_gemm_tiles.h"
 #include "_rooms.h"
-#include "_wide.h"
 
 #if defined(FXJIT_HAS_WIDE) && defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
 #include <cpuid.h>

@@ -542,6 +542,12 @@ PyDoc_STRVAR(drop_arenas_doc,
 PyDoc_STRVAR(blas_address_doc,
 "blas_address() -> int\n\nThe address of a function like Fortran's sgemm, for kernels; 0 where torch exports none.");
 
+PyDoc_STRVAR(vector_bits_doc,
+"vector_bits() -> int\n\nHow long the vectors of fxjit's own kernels are: 512 (AVX-512) or 256 bits (AVX2); 0 where there are no such.");
+
+PyDoc_STRVAR(set_vector_bits_doc,
+"set_vector_bits(bits, /) -> None\n\nTakes kernels for vectors of so many bits from now on. ValueError where this processor has none.");
+
 PyDoc_STRVAR(product_class_doc,
 "product_class(m, n, k, a_turned, b_turned, /) -> int\n\nThe class of a product of float32 matrices that one library multiplies; -1 "
 "where that is the BLAS which ATen calls: for small products, and on other processors.");
@@ -597,6 +603,8 @@ static PyMethodDef functions[] = {
     {"left_unwritten", left_unwritten, METH_O, left_unwritten_doc},
     {"tell_unwritten", (PyCFunction)(void (*)(void))tell_unwritten, METH_FASTCALL, tell_unwritten_doc},
     {"blas_address", fxjit_blas_address, METH_NOARGS, blas_address_doc},
+    {"vector_bits", fxjit_vector_bits, METH_NOARGS, vector_bits_doc},
+    {"set_vector_bits", fxjit_set_vector_bits, METH_O, set_vector_bits_doc},
     {"product_class", fxjit_product_class, METH_VARARGS, product_class_doc},
     {"set_product_library", fxjit_set_product_library, METH_VARARGS, set_product_library_doc},
     {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},

@@ -9,17 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_wide.h"
 #include "_gemm.h"
 #include "_program.h"
 #include "_recurrent.h"
 #include "_recurrent_rows.h"
-#include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
 enum {
-    COLUMNS = 32,
-    ROWS = 14,         /* in registers at a time */
     CHAIN = 192,       /* products of one sum */
     INPUTS = 8,       /* rows from which a step multiplies its inputs itself */
     TOGETHER = 28,     /* rows that a thread takes through all steps at once, at least, */
@@ -47,45 +45,44 @@ padded(int64_t size)
     WIDE static void step_##R##_##P(int64_t depth, const float *a, int64_t line, const float *restrict b, int64_t panel, \
                                     float *restrict out, int64_t out_line, int add) \
     { \
-        __m512 s[R][2 * P]; \
+        vec_t s[R][2 * P]; \
         const float *from[(R + 3) / 4]; \
         UNROLLED for (int i = 0; i < (R + 3) / 4; i++) { \
             from[i] = a + 4 * i * line; \
         } \
         UNROLLED for (int i = 0; i < R * 2 * P; i++) { \
-            s[i / (2 * P)][i % (2 * P)] = _mm512_setzero_ps(); \
+            s[i / (2 * P)][i % (2 * P)] = vec_zero(); \
         } \
         for (int64_t p = 0; p < depth; p++, b += COLUMNS) { \
-            __m512 y[2 * P]; \
+            vec_t y[2 * P]; \
             UNROLLED for (int j = 0; j < 2 * P; j++) { \
-                y[j] = _mm512_load_ps(b + j / 2 * panel + j % 2 * LANES); \
+                y[j] = vec_load(b + j / 2 * panel + j % 2 * LANES); \
                 __builtin_prefetch(b + j / 2 * panel + j % 2 * LANES + AHEAD * COLUMNS); \
             } \
             UNROLLED for (int i = 0; i < R; i++) { \
-                __m512 x = _mm512_set1_ps(from[i / 4][i % 4 * line + p]); \
+                vec_t x = vec_all(from[i / 4][i % 4 * line + p]); \
                 UNROLLED for (int j = 0; j < 2 * P; j++) { \
-                    s[i][j] = _mm512_fmadd_ps(x, y[j], s[i][j]); \
+                    s[i][j] = vec_fma(x, y[j], s[i][j]); \
                 } \
             } \
         } \
         UNROLLED for (int i = 0; i < R; i++) { \
             UNROLLED for (int j = 0; j < 2 * P; j++) { \
                 float *to = out + i * out_line + j * LANES; \
-                _mm512_storeu_ps(to, add ? _mm512_add_ps(s[i][j], _mm512_loadu_ps(to)) : s[i][j]); \
+                vec_store_any(to, add ? vec_add(s[i][j], vec_load_any(to)) : s[i][j]); \
             } \
         } \
     }
-KERNEL(1, 1) KERNEL(2, 1) KERNEL(3, 1) KERNEL(4, 1) KERNEL(5, 1) KERNEL(6, 1) KERNEL(7, 1)
-KERNEL(8, 1) KERNEL(9, 1) KERNEL(10, 1) KERNEL(11, 1) KERNEL(12, 1) KERNEL(13, 1) KERNEL(14, 1)
-KERNEL(1, 4) KERNEL(2, 2) KERNEL(3, 2) KERNEL(4, 2) KERNEL(5, 2) KERNEL(6, 2)
+#define OF_ONE(R) KERNEL(R, 1)
+OF_ALL_HEIGHTS(OF_ONE)
+KERNEL(1, 4) OF_TWICE(KERNEL, 2)
 
 typedef void (*step_fn)(int64_t, const float *, int64_t, const float *, int64_t, float *, int64_t, int);
-static const step_fn of_one[ROWS + 1] = {
-    NULL, step_1_1, step_2_1, step_3_1, step_4_1, step_5_1, step_6_1, step_7_1,
-    step_8_1, step_9_1, step_10_1, step_11_1, step_12_1, step_13_1, step_14_1,
-};
+#define ONE_AT_HEIGHT(R) [R] = step_##R##_1,
+static const step_fn of_one[ROWS + 1] = {OF_ALL_HEIGHTS(ONE_AT_HEIGHT)};
 /* The fewer rows, the more panels at once, so that enough sums are under way. */
-static const step_fn of_several[ROWS + 1] = {NULL, step_1_4, step_2_2, step_3_2, step_4_2, step_5_2, step_6_2};
+#define TWO_AT_HEIGHT(R) [R] = step_##R##_2,
+static const step_fn of_several[ROWS + 1] = {[1] = step_1_4, OF_TWICE(TWO_AT_HEIGHT)};
 
 /* out[rows, panels * COLUMNS] = a[rows, depth] by packed panels, or +=. */
 static void
@@ -94,7 +91,7 @@ multiply_step(const float *a, int64_t line, int64_t rows, const float *packed, i
 {
     int64_t groups = (rows + ROWS - 1) / ROWS, height = (rows + groups - 1) / groups;
     int64_t chains = (depth + CHAIN - 1) / CHAIN, chain = (depth + chains - 1) / chains;
-    int64_t wide = height == 1 ? 4 : height <= 6 ? 2 : 1;
+    int64_t wide = height == 1 ? 4 : height <= TWICE ? 2 : 1;
     for (int64_t at = 0; at < panels;) {
         int64_t together = panels - at >= wide ? wide : 1;
         const float *panel = packed + at * COLUMNS * depth;
@@ -366,18 +363,16 @@ WIDE static void
 sum_rows(const float *from, int64_t rows, int64_t line, int64_t begin, int64_t end, float *to)
 {
     for (int64_t at = begin; at < end; at += LANES) {
-        __mmask16 there = first_lanes(end - at);
-        __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+        lanes_t there = first_lanes(end - at);
+        doubles_t sums = doubles_zero();
         for (int64_t top = 0; top < rows; top += PART) {
-            __m512 part = _mm512_setzero_ps();
+            vec_t part = vec_zero();
             for (int64_t i = top; i < least(top + PART, rows); i++) {
-                part = _mm512_add_ps(part, LOAD(from + i * line + at));
+                part = vec_add(part, LOAD(from + i * line + at));
             }
-            low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(part)));
-            high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(part, 1)));
+            sums = doubles_add(sums, part);
         }
-        __m512 sum = _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(low)), _mm512_cvtpd_ps(high), 1);
-        STORE(to + at, sum);
+        STORE(to + at, doubles_rounded(sums));
     }
 }
 
@@ -519,8 +514,8 @@ lay_out(scan_t *scan, int64_t threads, uintptr_t memory)
     return at + (scan->together ? 1 : threads) * scan->room;
 }
 
-static int
-run_layer(const layer_t *layer, int backward)
+int
+fxjit_run_layer(const layer_t *layer, int backward)
 {
     scan_t scan = {.layer = layer, .gates = GATES[layer->kind], .wide = padded(layer->size), .backward = backward};
     int64_t work = layer->rows * scan.gates * layer->size * layer->size * layer->directions;
@@ -555,59 +550,4 @@ run_layer(const layer_t *layer, int backward)
     return failed ? -1 : 0;
 }
 
-#else
-
-static int
-run_layer(const layer_t *layer, int backward)
-{
-    (void)layer;
-    (void)backward;
-    return 0; /* never called: fxjit_gemm_runs() is false */
-}
-
 #endif
-
-/* -- for Python: runtime/own_recurrent.py --------------------------------------------------------------------------*/
-
-/* The numbers of a layer_t, addresses among them. */
-static PyObject *
-run(PyObject *numbers, int backward)
-{
-    layer_t layer;
-    int64_t words[sizeof(layer_t) / sizeof(int64_t)];
-    const Py_ssize_t count = sizeof words / sizeof *words;
-    if (!PyTuple_Check(numbers) || PyTuple_GET_SIZE(numbers) != count) {
-        return PyErr_Format(PyExc_TypeError, "a recurrent layer has %zd numbers", count);
-    }
-    if (!fxjit_gemm_runs()) {
-        PyErr_SetString(PyExc_RuntimeError, "this processor has no AVX-512");
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        words[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, i));
-    }
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    memcpy(&layer, words, sizeof layer);
-    if (layer.kind < LSTM || layer.kind > RNN_RELU || layer.directions < 1 || layer.directions > 2) {
-        PyErr_SetString(PyExc_ValueError, "there is no such recurrent layer");
-        return NULL;
-    }
-    if (run_layer(&layer, backward) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-PyObject *
-fxjit_recurrent_forward(PyObject *Py_UNUSED(module), PyObject *numbers)
-{
-    return run(numbers, 0);
-}
-
-PyObject *
-fxjit_recurrent_backward(PyObject *Py_UNUSED(module), PyObject *numbers)
-{
-    return run(numbers, 1);
-}

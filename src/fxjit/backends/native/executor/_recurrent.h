@@ -1,4 +1,4 @@
-/* Layers of LSTM, GRU and RNN of float32 by kernels of our own, for processors with AVX-512: _recurrent.c. */
+/* Layers of LSTM, GRU and RNN of float32 by kernels of our own: _recurrent.c. */
 #ifndef FXJIT_RECURRENT_H
 #define FXJIT_RECURRENT_H
 
@@ -28,6 +28,9 @@ typedef struct {
     float *out, *d_x;
     direction_t each[2];
 } layer_t;
+
+/* Forward, or what a derivative is made of; 0, or -1 with an exception. */
+int fxjit_run_layer(const layer_t *layer, int backward);
 
 PyObject *fxjit_recurrent_forward(PyObject *module, PyObject *numbers);
 PyObject *fxjit_recurrent_backward(PyObject *module, PyObject *numbers);

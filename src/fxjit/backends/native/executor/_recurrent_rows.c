@@ -3,77 +3,77 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "_wide.h"
 #include "_recurrent.h"
 #include "_recurrent_rows.h"
-#include "_wide.h"
 
 #ifdef FXJIT_HAS_WIDE
 
 /* -- functions -----------------------------------------------------------------------------------------------------*/
 
 /* (exp(r) - 1 - r - r^2 / 2) / r^3 for |r| <= ln(2) / 2: codegen/polynomials.py */
-WIDE static inline __m512
-cubes(__m512 r)
+WIDE static inline vec_t
+cubes(vec_t r)
 {
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0x1.9dfba2p-13f), r, _mm512_set1_ps(0x1.6d4cbap-10f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.11130ep-7f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.5554e8p-5f));
-    return _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555554p-3f));
+    vec_t p = vec_fma(vec_all(0x1.9dfba2p-13f), r, vec_all(0x1.6d4cbap-10f));
+    p = vec_fma(p, r, vec_all(0x1.11130ep-7f));
+    p = vec_fma(p, r, vec_all(0x1.5554e8p-5f));
+    return vec_fma(p, r, vec_all(0x1.555554p-3f));
 }
 
 /* exp(x) - 1 = 2^n (exp(r) - 1) + (2^n - 1), with what its sums lose. */
-WIDE static inline __m512
-less_one(__m512 x, __m512 *lost)
+WIDE static inline vec_t
+less_one(vec_t x, vec_t *lost)
 {
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512 high = _mm512_fmadd_ps(n, _mm512_set1_ps(-0x1.62e430p-1f), x), low = _mm512_mul_ps(n, _mm512_set1_ps(0x1.05c610p-29f));
-    __m512 square = _mm512_mul_ps(high, high), p = cubes(high);
+    vec_t n = vec_round(vec_mul(x, vec_all(0x1.715476p+0f)));
+    vec_t high = vec_fma(n, vec_all(-0x1.62e430p-1f), x), low = vec_mul(n, vec_all(0x1.05c610p-29f));
+    vec_t square = vec_mul(high, high), p = cubes(high);
     /* r + r^2 / 2 + r^3 p: the first number, and all else */
-    __m512 one = _mm512_set1_ps(1), rest = _mm512_mul_ps(square, _mm512_fmadd_ps(p, high, _mm512_set1_ps(0.5f)));
-    rest = _mm512_fmadd_ps(low, _mm512_add_ps(one, high), rest);
-    __m512 scale = _mm512_scalef_ps(one, n), base = _mm512_sub_ps(scale, one);
-    __m512 first = _mm512_fmadd_ps(scale, high, base), error = _mm512_fmadd_ps(scale, high, _mm512_sub_ps(base, first));
-    rest = _mm512_fmadd_ps(scale, rest, error);
-    __m512 sum = _mm512_add_ps(first, rest);
-    *lost = _mm512_sub_ps(rest, _mm512_sub_ps(sum, first));
+    vec_t one = vec_all(1), rest = vec_mul(square, vec_fma(p, high, vec_all(0.5f)));
+    rest = vec_fma(low, vec_add(one, high), rest);
+    vec_t scale = vec_scale(one, n), base = vec_sub(scale, one);
+    vec_t first = vec_fma(scale, high, base), error = vec_fma(scale, high, vec_sub(base, first));
+    rest = vec_fma(scale, rest, error);
+    vec_t sum = vec_add(first, rest);
+    *lost = vec_sub(rest, vec_sub(sum, first));
     return sum;
 }
 
 /* e / (e + 2), e = exp(2 |x|) - 1, once more with what is left. */
-WIDE static inline __m512
-tanh_of(__m512 x)
+WIDE static inline vec_t
+tanh_of(vec_t x)
 {
-    __m512 sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0f)), a = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x), low;
-    a = _mm512_min_ps(_mm512_set1_ps(10), a); /* NaN stays */
-    __m512 e = less_one(_mm512_add_ps(a, a), &low), two = _mm512_set1_ps(2), d = _mm512_add_ps(e, two);
-    __m512 q = _mm512_div_ps(e, d), lost = _mm512_add_ps(_mm512_sub_ps(e, _mm512_sub_ps(d, two)), low);
-    __m512 left = _mm512_add_ps(_mm512_fnmadd_ps(q, d, e), _mm512_fnmadd_ps(q, lost, low));
-    q = _mm512_fmadd_ps(left, _mm512_rcp14_ps(d), q);
-    return _mm512_or_ps(q, sign);
+    vec_t sign = vec_and(x, vec_all(-0.0f)), a = vec_andnot(vec_all(-0.0f), x), low;
+    a = vec_min(vec_all(10), a); /* NaN stays */
+    vec_t e = less_one(vec_add(a, a), &low), two = vec_all(2), d = vec_add(e, two);
+    vec_t q = vec_div(e, d), lost = vec_add(vec_sub(e, vec_sub(d, two)), low);
+    vec_t left = vec_add(vec_fnma(q, d, e), vec_fnma(q, lost, low));
+    q = vec_fma(left, vec_rough_reciprocal(d), q);
+    return vec_or(q, sign);
 }
 
 /* 1 / (1 + exp(-x)); exp(126) is infinite. */
-WIDE static inline __m512
-sigmoid_of(__m512 x)
+WIDE static inline vec_t
+sigmoid_of(vec_t x)
 {
-    __m512 y = _mm512_sub_ps(_mm512_setzero_ps(), x);
-    y = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_min_ps(_mm512_set1_ps(126), y)); /* NaN stays */
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0x1.62e430p-1f), y), one = _mm512_set1_ps(1);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(0x1.05c610p-29f), r);
-    __m512 p = cubes(r);
-    p = _mm512_fmadd_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f)), _mm512_mul_ps(r, r), r);
-    return _mm512_div_ps(one, _mm512_add_ps(_mm512_scalef_ps(_mm512_add_ps(p, one), n), one));
+    vec_t y = vec_sub(vec_zero(), x);
+    y = vec_max(vec_all(-126), vec_min(vec_all(126), y)); /* NaN stays */
+    vec_t n = vec_round(vec_mul(y, vec_all(0x1.715476p+0f)));
+    vec_t r = vec_fma(n, vec_all(-0x1.62e430p-1f), y), one = vec_all(1);
+    r = vec_fma(n, vec_all(0x1.05c610p-29f), r);
+    vec_t p = cubes(r);
+    p = vec_fma(vec_fma(p, r, vec_all(0.5f)), vec_mul(r, r), r);
+    return vec_div(one, vec_add(vec_scale(vec_add(p, one), n), one));
 }
 
 /* -- one row of a step ---------------------------------------------------------------------------------------------*/
 
-WIDE static inline __m512
-sum_of(const row_t *row, int gate, int64_t at, __mmask16 there)
+WIDE static inline vec_t
+sum_of(const row_t *row, int gate, int64_t at, lanes_t there)
 {
     int64_t wide = gate * row->wide + at;
-    __m512 sum = _mm512_add_ps(_mm512_loadu_ps(row->bias + wide), _mm512_loadu_ps(row->sums + wide));
-    return row->input == NULL ? sum : _mm512_add_ps(sum, LOAD(row->input + gate * row->size + at));
+    vec_t sum = vec_add(vec_load_any(row->bias + wide), vec_load_any(row->sums + wide));
+    return row->input == NULL ? sum : vec_add(sum, LOAD(row->input + gate * row->size + at));
 }
 
 WIDE static inline __attribute__((always_inline)) void
@@ -81,15 +81,15 @@ step_row(const row_t *row, int kind)
 {
     int64_t size = row->size;
     for (int64_t at = row->begin; at < row->end; at += LANES) {
-        __mmask16 there = first_lanes(row->end - at);
+        lanes_t there = first_lanes(row->end - at);
         float *gates = row->gates + at;
-        __m512 h;
+        vec_t h;
         if (kind == LSTM) {
-            __m512 i = sigmoid_of(sum_of(row, 0, at, there)), f = sigmoid_of(sum_of(row, 1, at, there));
-            __m512 g = tanh_of(sum_of(row, 2, at, there)), o = sigmoid_of(sum_of(row, 3, at, there));
-            __m512 before = LOAD(row->c + at), c = _mm512_fmadd_ps(f, before, _mm512_mul_ps(i, g));
+            vec_t i = sigmoid_of(sum_of(row, 0, at, there)), f = sigmoid_of(sum_of(row, 1, at, there));
+            vec_t g = tanh_of(sum_of(row, 2, at, there)), o = sigmoid_of(sum_of(row, 3, at, there));
+            vec_t before = LOAD(row->c + at), c = vec_fma(f, before, vec_mul(i, g));
             STORE(row->c + at, c);
-            h = _mm512_mul_ps(o, tanh_of(c));
+            h = vec_mul(o, tanh_of(c));
             if (row->cells != NULL) {
                 STORE(gates, i);
                 STORE(gates + size, f);
@@ -99,11 +99,11 @@ step_row(const row_t *row, int kind)
             }
         }
         else if (kind == GRU) {
-            __m512 r = sigmoid_of(sum_of(row, 0, at, there)), z = sigmoid_of(sum_of(row, 1, at, there));
+            vec_t r = sigmoid_of(sum_of(row, 0, at, there)), z = sigmoid_of(sum_of(row, 1, at, there));
             const float *last = row->sums + 3 * row->wide;
-            __m512 inner = _mm512_add_ps(_mm512_loadu_ps(last + at), _mm512_loadu_ps(row->bias + 3 * row->wide + at));
-            __m512 n = tanh_of(_mm512_fmadd_ps(r, inner, sum_of(row, 2, at, there)));
-            h = _mm512_fmadd_ps(z, _mm512_sub_ps(LOAD(row->h + at), n), n);
+            vec_t inner = vec_add(vec_load_any(last + at), vec_load_any(row->bias + 3 * row->wide + at));
+            vec_t n = tanh_of(vec_fma(r, inner, sum_of(row, 2, at, there)));
+            h = vec_fma(z, vec_sub(LOAD(row->h + at), n), n);
             if (row->cells != NULL) {
                 STORE(gates, r);
                 STORE(gates + size, z);
@@ -112,8 +112,8 @@ step_row(const row_t *row, int kind)
             }
         }
         else {
-            __m512 sum = sum_of(row, 0, at, there);
-            h = kind == RNN_TANH ? tanh_of(sum) : _mm512_max_ps(_mm512_setzero_ps(), sum); /* NaN stays */
+            vec_t sum = sum_of(row, 0, at, there);
+            h = kind == RNN_TANH ? tanh_of(sum) : vec_max(vec_zero(), sum); /* NaN stays */
             if (row->cells != NULL) {
                 STORE(row->cells + at, h);
             }
@@ -131,53 +131,53 @@ step_row(const row_t *row, int kind)
 STEP(LSTM) STEP(GRU) STEP(RNN_TANH) STEP(RNN_RELU)
 void (*const fxjit_forward_rows[])(const row_t *) = {forward_LSTM, forward_GRU, forward_RNN_TANH, forward_RNN_RELU};
 
-WIDE static inline __m512
-slope_of_sigmoid(__m512 y)
+WIDE static inline vec_t
+slope_of_sigmoid(vec_t y)
 {
-    return _mm512_fnmadd_ps(y, y, y);
+    return vec_fnma(y, y, y);
 }
 
 WIDE static inline __attribute__((always_inline)) void
 step_row_back(const back_row_t *row, int kind)
 {
     int64_t size = row->size;
-    __m512 one = _mm512_set1_ps(1);
+    vec_t one = vec_all(1);
     for (int64_t at = row->begin; at < row->end; at += LANES) {
-        __mmask16 there = first_lanes(row->end - at);
+        lanes_t there = first_lanes(row->end - at);
         const float *gates = row->gates + at;
         float *to = row->d_gates + at;
-        __m512 d = LOAD(row->d + at);
+        vec_t d = LOAD(row->d + at);
         if (row->d_out != NULL) {
-            d = _mm512_add_ps(d, LOAD(row->d_out + at));
+            d = vec_add(d, LOAD(row->d_out + at));
         }
         if (kind == LSTM) {
-            __m512 i = LOAD(gates), f = LOAD(gates + size), g = LOAD(gates + 2 * size), o = LOAD(gates + 3 * size);
-            __m512 before = LOAD(row->cells + at), t = tanh_of(_mm512_fmadd_ps(f, before, _mm512_mul_ps(i, g)));
-            __m512 d_o = _mm512_mul_ps(d, o);
-            __m512 d_c = _mm512_fmadd_ps(d_o, _mm512_fnmadd_ps(t, t, one), LOAD(row->d_c + at));
-            STORE(to, _mm512_mul_ps(_mm512_mul_ps(d_c, g), slope_of_sigmoid(i)));
-            STORE(to + size, _mm512_mul_ps(_mm512_mul_ps(d_c, before), slope_of_sigmoid(f)));
-            STORE(to + 2 * size, _mm512_mul_ps(_mm512_mul_ps(d_c, i), _mm512_fnmadd_ps(g, g, one)));
-            STORE(to + 3 * size, _mm512_mul_ps(_mm512_mul_ps(d, t), slope_of_sigmoid(o)));
-            STORE(row->d_c + at, _mm512_mul_ps(d_c, f));
+            vec_t i = LOAD(gates), f = LOAD(gates + size), g = LOAD(gates + 2 * size), o = LOAD(gates + 3 * size);
+            vec_t before = LOAD(row->cells + at), t = tanh_of(vec_fma(f, before, vec_mul(i, g)));
+            vec_t d_o = vec_mul(d, o);
+            vec_t d_c = vec_fma(d_o, vec_fnma(t, t, one), LOAD(row->d_c + at));
+            STORE(to, vec_mul(vec_mul(d_c, g), slope_of_sigmoid(i)));
+            STORE(to + size, vec_mul(vec_mul(d_c, before), slope_of_sigmoid(f)));
+            STORE(to + 2 * size, vec_mul(vec_mul(d_c, i), vec_fnma(g, g, one)));
+            STORE(to + 3 * size, vec_mul(vec_mul(d, t), slope_of_sigmoid(o)));
+            STORE(row->d_c + at, vec_mul(d_c, f));
         }
         else if (kind == GRU) {
-            __m512 r = LOAD(gates), z = LOAD(gates + size), n = LOAD(gates + 2 * size);
-            __m512 d_n = _mm512_mul_ps(_mm512_mul_ps(d, _mm512_sub_ps(one, z)), _mm512_fnmadd_ps(n, n, one));
-            __m512 d_z = _mm512_mul_ps(_mm512_mul_ps(d, _mm512_sub_ps(LOAD(row->h_before + at), n)), slope_of_sigmoid(z));
-            STORE(to, _mm512_mul_ps(_mm512_mul_ps(d_n, LOAD(row->cells + at)), slope_of_sigmoid(r)));
+            vec_t r = LOAD(gates), z = LOAD(gates + size), n = LOAD(gates + 2 * size);
+            vec_t d_n = vec_mul(vec_mul(d, vec_sub(one, z)), vec_fnma(n, n, one));
+            vec_t d_z = vec_mul(vec_mul(d, vec_sub(LOAD(row->h_before + at), n)), slope_of_sigmoid(z));
+            STORE(to, vec_mul(vec_mul(d_n, LOAD(row->cells + at)), slope_of_sigmoid(r)));
             STORE(to + size, d_z);
             STORE(to + 2 * size, d_n);
-            STORE(row->d_inner + at, _mm512_mul_ps(d_n, r));
-            STORE(row->d + at, _mm512_mul_ps(d, z));
+            STORE(row->d_inner + at, vec_mul(d_n, r));
+            STORE(row->d + at, vec_mul(d, z));
         }
         else {
-            __m512 y = LOAD(row->cells + at);
+            vec_t y = LOAD(row->cells + at);
             if (kind == RNN_TANH) {
-                d = _mm512_mul_ps(d, _mm512_fnmadd_ps(y, y, one));
+                d = vec_mul(d, vec_fnma(y, y, one));
             }
             else {
-                d = _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_LE_OQ), _mm512_setzero_ps());
+                d = vec_where_positive(y, d);
             }
             STORE(to, d);
         }

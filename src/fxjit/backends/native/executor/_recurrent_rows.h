@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* Of the lanes that are `there`. */
-#define LOAD(from) _mm512_maskz_loadu_ps(there, from)
-#define STORE(to, what) _mm512_mask_storeu_ps(to, there, what)
+#define LOAD(from) vec_load_some(there, from)
+#define STORE(to, what) vec_store_some(to, there, what)
 
 /* sums: products of the states, `wide` apart, a GRU's last gate behind that of its inputs; input: those of the inputs, NULL where
  * `sums` has them; gates: for a derivative. */

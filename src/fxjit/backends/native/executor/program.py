@@ -37,7 +37,7 @@ class EncodedProgram:
 
     def build(self, library: Any) -> Any:
         if self.convolves and not _C.program_can("convolve"):
-            raise RuntimeError("this program has convolutions for a processor with AVX-512")
+            raise RuntimeError("this program has convolutions for a processor with AVX2 or AVX-512")
         allocator.keep_freed_memory()
         choose_libraries(self.products)
         kernels = tuple(cc.address(library, entry) for entry in self.entries)

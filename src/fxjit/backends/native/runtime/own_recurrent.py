@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN of float32 by our own kernels (executor/_recurrent.c), in the place of ATen's layers.
 
 Compiled graphs call `recurrent` where they have the operator `fxjit::recurrent` (executor/aten_calls.py). What our kernels do
-not run (other types, projections, autocast, a processor without AVX-512, wrong sizes, which ATen refuses) is ATen's.
+not run (other types, projections, autocast, a processor without AVX2, wrong sizes, which ATen refuses) is ATen's.
 """
 
 from __future__ import annotations
