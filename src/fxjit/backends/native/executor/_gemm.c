@@ -247,33 +247,29 @@ pack_panels(const product_t *product, const block_t *block, int64_t top, int64_t
     }
 }
 
-/* A panel of rows, packed or not, by a panel of packed columns, the first of which is `at`. */
-static void
-multiply_tile(const product_t *product, const block_t *block, int64_t row, int64_t count, const float *packed,
-                const float *panel, int64_t at, fetch_t *fetch)
-{
-    lanes_t left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
-    int direct = is_direct(product);
-    gemm_kernel_fn kernel = (direct ? direct_kernels : packed_kernels)[right != 0][count];
-    const float *rows = direct ? product->a.data + row * product->a.row + block->row : packed;
-    float *out = product->out + row * product->line + at;
-    for (int64_t p = 0; p < block->depth; p += block->chain) {
-        if (fetch != NULL) {
-            fetch_some(fetch);
-        }
-        kernel(least(block->chain, block->depth - p), rows + p * (direct ? 1 : count), product->a.row, panel + p * COLUMNS, out,
-               product->line, left, right, product->add || block->row || p);
-    }
-}
-
-/* The rows from one to another, packed or not, by a panel of packed columns, the first of which is `at`. */
+/* The rows from one to another, packed or not, by a panel of packed columns, the first of which is `at`: one chain of all rows after
+ * the other, whose part of the panel stays in the first-level cache. */
 static void
 multiply_panel(const product_t *product, const block_t *block, int64_t top, int64_t bottom, const float *packed,
                 const float *panel, int64_t at, fetch_t *fetch)
 {
+    lanes_t left = first_lanes(block->to_column - at), right = first_lanes(block->to_column - at - LANES);
+    int direct = is_direct(product);
+    const gemm_kernel_fn *kernels = (direct ? direct_kernels : packed_kernels)[right != 0];
+    const float *lying = product->a.data + block->row;
     int64_t height = height_of(bottom - top);
-    for (int64_t i = top; i < bottom; i += height) {
-        multiply_tile(product, block, i, least(height, bottom - i), packed + (i - top) * block->depth, panel, at, fetch);
+    for (int64_t p = 0; p < block->depth; p += block->chain) {
+        int64_t chain = least(block->chain, block->depth - p);
+        int add = product->add || block->row || p;
+        for (int64_t i = top; i < bottom; i += height) {
+            int64_t count = least(height, bottom - i);
+            const float *rows = direct ? lying + i * product->a.row + p : packed + (i - top) * block->depth + p * count;
+            if (fetch != NULL) {
+                fetch_some(fetch);
+            }
+            kernels[count](chain, rows, product->a.row, panel + p * COLUMNS, product->out + i * product->line + at, product->line,
+                           left, right, add);
+        }
     }
 }
 
