@@ -123,6 +123,29 @@ STEERING: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("user-debugger", "", ("pdb.set_trace pdb.post_mortem pdb.pm pdb.Pdb.set_trace bdb.Bdb.set_trace",)),
 )
 
+# Functions of C that walk containers and do nothing else, and the classes of what they make, which never changes. In the second
+# place: functions that say on which state the walk depends besides. callables/container_walks.py runs them.
+WALKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "walk",
+        "optree._C.get_registry_size optree._C.is_dict_insertion_ordered",
+        (
+            "optree._C.flatten optree._C.flatten_with_path optree._C.is_leaf optree._C.make_leaf optree._C.make_none",
+            "optree._C.make_from_collection optree._C.is_namedtuple optree._C.is_namedtuple_instance",
+            "optree._C.is_namedtuple_class optree._C.namedtuple_fields optree._C.is_structseq optree._C.is_structseq_instance",
+            "optree._C.is_structseq_class optree._C.structseq_fields optree._C.PyTreeSpec",
+        ),
+    ),
+    (
+        "walk",
+        "",
+        (
+            "tree._tree.flatten tree._tree.assert_same_structure tree._tree.is_sequence tree._tree.is_namedtuple",
+            "tree._tree.is_attrs tree._tree.same_namedtuples",
+        ),
+    ),
+)
+
 # (module, name) of functions that decide by counters which change from call to call and put no operator in the graph: traced,
 # they would be compiled once for each way that they go.
 BOOKKEEPING = frozenset({("torch.optim.lr_scheduler", "step")})
@@ -188,6 +211,7 @@ class Rows:
 
 rows = Rows(ROWS)
 _steering = Rows(STEERING)
+walks = Rows(WALKS)
 
 
 def is_bookkeeping(fn: FunctionType | None) -> bool:

@@ -49,6 +49,8 @@ class Stage(IntEnum):
     #: Python functions that speak to the compiler (`graph_break()`), or that skips/ keeps from being inlined:
     #: interp/inline.py.
     VERDICT = 4
+    #: Functions of C that walk containers: callables/container_walks.py.
+    WALK = 5
 
 
 @dataclass(frozen=True, slots=True)
