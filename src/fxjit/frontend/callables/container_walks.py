@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 
-from fxjit import process_state
+from fxjit import process_state, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
@@ -225,7 +225,8 @@ def _stand_in(cls: type) -> object:
     if issubclass(cls, (list, tuple, dict, collections.deque)) or hasattr(cls, "__del__"):
         return None
     if issubclass(cls, torch.Tensor):
-        return torch.Tensor._make_subclass(cls, _EMPTY)
+        make = torch_private.get_or("torch.Tensor._make_subclass", None)
+        return None if make is None else make(cls, _EMPTY)
     if cls is int or cls is float:  # numbers that vary
         return cls(_NEW_NUMBER)
     if cls is types.FunctionType:
@@ -331,7 +332,7 @@ class _Answers:
     def __init__(self, answers: Sequence[object], pulled: bool) -> None:
         self.answers, self.pulled = tuple(answers), pulled
 
-    def again(self) -> object:
+    def replayed(self) -> object:
         answers = iter(self.answers)
         return answers if self.pulled else lambda *args: next(answers)
 
@@ -351,10 +352,10 @@ def _finished(arg: object) -> object:
     return _Answers(arg.answers, isinstance(arg, _Pulled)) if isinstance(arg, (_Called, _Pulled)) else arg
 
 
-def walk_again(recording: _Recording, path: tuple[int | str, ...]) -> Any:
+def repeat_walk(recording: _Recording, path: tuple[int | str, ...]) -> Any:
     """Run-time helper of new bytecode: what the same call gives along the path, made anew."""
-    args = [arg.again() if isinstance(arg, _Answers) else arg for arg in recording.args]
-    kwargs = {name: arg.again() if isinstance(arg, _Answers) else arg for name, arg in recording.kwargs.items()}
+    args = [arg.replayed() if isinstance(arg, _Answers) else arg for arg in recording.args]
+    kwargs = {name: arg.replayed() if isinstance(arg, _Answers) else arg for name, arg in recording.kwargs.items()}
     found = recording.fn(*args, **kwargs)
     for step in path:
         found = list(found.values()) if step == "values" else found[step]
@@ -407,7 +408,7 @@ class WalkedValue(Value):
         return self._apply(t, len)
 
     def rebuild(self, cg: Rebuilder) -> None:
-        cg.call(walk_again, self._recording.finished(), self._path)
+        cg.call(repeat_walk, self._recording.finished(), self._path)
 
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
