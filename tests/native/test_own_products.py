@@ -25,8 +25,9 @@ needs_kernels = pytest.mark.skipif(
     not tensor_shim.ensure() or _C.product_class(64, 64, 64, False, False) < 0, reason="this processor has no AVX2"
 )
 
-#: Rows, columns and terms: around the kernels' 14 x 32 and 6 x 16, a chain's 192, a block's 168 x 1024 and depth of 768, few rows, few
-#: columns, for which rows are not packed, and rows that are packed once for all columns, which threads share from 256 each on.
+#: Rows, columns and terms: around the kernels' 14 x 32 and 6 x 16, a chain's 192, a block's 168 x 1024 and depth of 768, few
+#: rows, few columns, for which rows are not packed, and rows that are packed once for all columns, which threads share from 256
+#: each on.
 SIZES = [
     (1, 70, 300), (1, 16500, 1), (2, 331, 47), (3, 64, 3100), (4, 131, 193), (5, 3300, 1), (6, 41, 300), (8, 70, 513),
     (9, 33, 3100), (12, 31, 257), (13, 31, 160), (14, 32, 192),

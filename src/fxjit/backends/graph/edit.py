@@ -50,9 +50,9 @@ def call_captured(graph: torch.fx.Graph, function: Any, *args: Any) -> Node:
     return node
 
 
-def copy_in_layout(graph: torch.fx.Graph, value: Node) -> Node:
-    """A copy of a value of an ATen graph, at the insertion point, with its strides."""
-    meta = value.meta["val"]
+def copy_in_layout(graph: torch.fx.Graph, value: Node, like: torch.Tensor | None = None) -> Node:
+    """A copy of a value of an ATen graph, at the insertion point, with its strides or with those of `like`."""
+    meta = value.meta["val"] if like is None else like
     if meta.is_contiguous():
         new = graph.call_function(aten.clone.default, (value,))
     else:

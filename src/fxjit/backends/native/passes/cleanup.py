@@ -16,7 +16,6 @@ from .collectives import bucket_collectives, delay_wait_tensor
 from .complex_parts import split_complex
 from .convolution import multiply_backward, multiply_forward
 from .grouped_products import join_groups
-from .half_attention import widen_attention
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
 from .looked_up import add_looked_up
@@ -137,6 +136,6 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_groups, join_linear, join_selected,
-    drop_dead, share_equal, pad_products, widen_attention, add_looked_up, bucket_collectives, mark_in_place, write_by_aten,
+    drop_dead, share_equal, pad_products, add_looked_up, bucket_collectives, mark_in_place, write_by_aten,
     delay_wait_tensor,
 )  # fmt: skip
