@@ -660,6 +660,14 @@ def goes_by_element(node: torch.fx.Node) -> bool:
     return name_of(node.target) == "copy_" or any(torch.Tag.pointwise in each.tags for each in overloads_of(node.target))
 
 
+def is_pure_by_element(name: str) -> bool:
+    """Whether the operator of this name changes nothing, draws nothing, and makes each element of those of the same place."""
+    packet = getattr(torch.ops.aten, name, None)
+    tags = [getattr(packet, each).tags for each in packet.overloads()] if packet is not None else []
+    return any(torch.Tag.pointwise in each for each in tags) and not any(
+        torch.Tag.nondeterministic_seeded in each for each in tags) and not name.endswith("_")
+
+
 def part_written(node: torch.fx.Node, place: torch.fx.Node) -> torch.Tensor | None:
     """What the call writes to of the tensor at `place`; None for a part that only a run shows. Nothing is asked of symbols."""
     fake = next(tensors_of(place))

@@ -9,6 +9,8 @@ import pytest
 import torch
 from tests.differential import assert_same_as_eager
 
+import fxjit
+
 NAN = float("nan")
 
 
@@ -153,3 +155,46 @@ def test_gradients_through_what_was_chosen() -> None:
         gradients.append((result.detach(), x.grad))
     for each in gradients[1:]:
         torch.testing.assert_close(each, gradients[0], rtol=1e-6, atol=1e-6)
+
+
+METHODS: list[Callable[..., Any]] = [
+    lambda x, found: x.mul(found), lambda x, found: x.clone().mul_(found), lambda x, found: x.clone().add_(found),
+    lambda x, found: x.clone().div_(found), lambda x, found: x.sub(found), lambda x, found: x.clone().pow_(found),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fn", METHODS)
+@pytest.mark.parametrize("numbers", [(0.5, 2.0), (2.0, 0.5), (1.0, 1.0)])
+def test_a_method_by_element_is_given_a_number_or_a_tensor(
+    fn: Callable[..., Any], dtype: torch.dtype, numbers: tuple[float, float]
+) -> None:
+    """transformers' Adafactor: `update.mul_(max(eps, rms) * rate)`."""
+    number, other = numbers
+    x = torch.tensor([1.0, 3.0], dtype=dtype)
+
+    def program(x: torch.Tensor, a: torch.Tensor) -> Any:
+        written = x * 1
+        return fn(written, max(number, a) * 0.1), written
+
+    assert_same_as_eager(program, x, torch.tensor(other))
+
+
+@pytest.mark.parametrize("other", [0.25, 2.0])
+def test_a_method_whose_result_could_not_be_written_back_breaks(other: float) -> None:
+    """Eager refuses to write float32 to int64."""
+    def program(x: torch.Tensor, a: torch.Tensor) -> Any:
+        y = x.clone() + 1
+        return y.mul_(max(0.5, a))
+
+    with pytest.raises(RuntimeError) as expected:
+        program(torch.tensor([1, 2]), torch.tensor(other))
+    with pytest.raises(RuntimeError) as found:
+        fxjit.compile(program, backend="eager")(torch.tensor([1, 2]), torch.tensor(other))
+    assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("wanted", [torch.Tensor, int, (int, torch.Tensor)], ids=str)
+def test_isinstance_of_torchscript(wanted: Any) -> None:
+    """monai's UNets ask it of each skip connection."""
+    assert_same_as_eager(lambda x: x * 2 if torch.jit.isinstance(x + 1, wanted) else x * 3, torch.ones(2))

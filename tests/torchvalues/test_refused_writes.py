@@ -130,3 +130,26 @@ def test_what_eager_lets_be_written_is_in_the_graph(name: str) -> None:
     expected = torch.arange(9.0).reshape(3, 3)
     OVERLAPPING[name](expected)
     assert x.tolist() == expected.tolist()
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
+    "addmm": lambda x: torch.addmm(x, x[:] * 2, x.t() * 3, beta=0.5, out=x),
+    "cumsum": lambda x: torch.cumsum(x, 0, out=x),
+    "index_add": lambda x: torch.index_add(x, 0, ROWS, x * 2, out=x),
+    "addmv": lambda x: torch.addmv(x[0], x * 2, x[1] + 1, out=x[0]),
+    "tril": lambda x: torch.tril(x, out=x),
+    "lerp": lambda x: torch.lerp(x, x * 2, 0.25, out=x),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_out_that_is_the_first_operand_is_the_operator_in_place(name: str, backend: str) -> None:
+    """`torch.addmm(a, x, y, out=a)`: `a.addmm_(x, y)`. What else an operand is of what is written, is refused as before."""
+    found = []
+    for call in (IN_PLACE[name], fxjit.compile(IN_PLACE[name], backend=backend, fullgraph=name != "addmv")):
+        x = torch.arange(9.0).reshape(3, 3)
+        result = call(x)
+        assert isinstance(result, torch.Tensor) and result._version == x._version
+        found.append((result.tolist(), x.tolist(), result.data_ptr() == x.data_ptr()))
+    assert found[0] == found[1]

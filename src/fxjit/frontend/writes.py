@@ -117,7 +117,7 @@ def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
     given: list[torch.fx.Node] = []
     if places:
         torch.fx.map_arg((node.args, node.kwargs), given.append)
-    for place in places:
+    for place in [*places, *_own_places(node)]:
         if place in given:
             given.remove(place)  # once: `x.index_add_(0, rows, x)` reads it, too
     given = list(filter(_is_strided, given))
@@ -134,6 +134,14 @@ def _break_at_shared(t: Tracer, node: torch.fx.Node) -> None:
                     operator=schemas.name_of(node.target),
                     error="RuntimeError: elements of an operand are written to",
                 )
+
+
+def _own_places(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The tensor that a call reads first and writes with `out=`: `torch.addmm(a, x, y, out=a)` is `a.addmm_(x, y)`."""
+    out = node.kwargs.get("out")
+    if not isinstance(out, torch.fx.Node) or node.args[:1] != (out,):
+        return []
+    return [out] if hasattr(torch.Tensor, schemas.name_of(node.target) + "_") else []
 
 
 def _is_strided(node: torch.fx.Node) -> bool:

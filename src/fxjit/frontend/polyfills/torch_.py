@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,16 @@ def nested_region(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 @polyfill(torch.jit.annotate)
 def annotate(the_type: Any, the_value: Any) -> Any:
     return the_value
+
+
+@handles(torch.jit.isinstance)
+def _isinstance_of_torchscript(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Python's own, of classes; what containers hold, as of `List[int]`, is looked at by torch."""
+    target = args[1].as_constant() if len(args) == 2 and not kwargs and args[1].is_constant() else None
+    targets = target if type(target) is tuple else (target,)
+    if not all(isinstance(each, type) and typing.get_origin(each) is None for each in targets):
+        t.break_("call-builtin", function="torch.jit.isinstance", args=", ".join(each.describe() for each in args))
+    return t.call(t.make(isinstance), args, {})
 
 
 @polyfill(torch_private.optional("torch._shape_as_tensor"))

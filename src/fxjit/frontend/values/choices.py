@@ -8,11 +8,12 @@ has run. What tells an object from another one of the same number (`is`, a write
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
+from fxjit import schemas
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -105,7 +106,9 @@ class NumberOrTensor(Alternatives):
     def graph_arg(self, t: Tracer) -> NoReturn:
         self.distinguish(t)
 
-    def applied(self, t: Tracer, fn: Callable[..., Any], before: tuple[Value, ...], after: tuple[Value, ...]) -> Value:
+    def applied(
+        self, t: Tracer, fn: Callable[..., Any] | str, before: tuple[Value, ...], after: tuple[Value, ...]
+    ) -> Value:
         first, second = (self._result(t, fn, [*before, each, *after]) for each in (self.chosen, self.other))
         tensors = [each for each in (first, second) if not each.is_constant()]
         if not may_choose(t, tensors, of_any_size=True):
@@ -114,18 +117,33 @@ class NumberOrTensor(Alternatives):
             return t.emit(torch.where, [self.condition, first, second])
         return NumberOrTensor(t, self.condition, first, second)
 
-    def _result(self, t: Tracer, fn: Callable[..., Any], operands: list[Value]) -> Value:
+    def _result(self, t: Tracer, fn: Callable[..., Any] | str, operands: list[Value]) -> Value:
         if not all(each.is_constant() for each in operands):
             if not all(isinstance(each, TensorValue) or _is_number(each) for each in operands):
                 self.distinguish(t)
             return t.emit(fn, operands)
         try:
+            assert callable(fn)  # a method has a tensor, which is no constant
             made = fn(*[each.as_constant() for each in operands])
         except Exception:  # raised by the program only if it comes to that
             self.distinguish(t)
         if type(made) not in _NUMBERS:
             self.distinguish(t)
         return t.make(made)
+
+    def given_to(self, t: Tracer, tensor: Value, name: str, args: Sequence[Value]) -> Value:
+        """Of methods that go by element: one that writes is that of the plain one's result, written back."""
+        plain = name.removesuffix("_")
+        if not (isinstance(tensor, TensorValue) and schemas.is_pure_by_element(plain)) or args.count(self) != 1:
+            self.distinguish(t)
+        at = args.index(self)
+        made = self.applied(t, plain, (tensor, *args[:at]), tuple(args[at + 1 :]))
+        if name == plain:
+            return made
+        if not isinstance(made, TensorValue) or _kind(made) != _kind(tensor):  # which could not be written back
+            self.distinguish(t)
+        t.emit("copy_", [tensor, made])
+        return tensor
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> NoReturn:
         self.distinguish(t)  # the tensor would be written to
@@ -137,6 +155,10 @@ class NumberOrTensor(Alternatives):
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.call(pick, self.condition, self.chosen, self.other)
+
+
+def _kind(tensor: TensorValue) -> tuple[object, ...]:
+    return tuple(tensor.fake.shape), tensor.fake.dtype, tensor.fake.device
 
 
 _NUMBERS: Final = (bool, int, float)
@@ -163,7 +185,7 @@ def may_choose(t: Tracer, items: list[Value], of_any_size: bool = False) -> bool
     without breaks is given."""
     if overrides.entered_transforms(t) or overrides.innermost(t) is not None:
         return False
-    kinds = set()
+    kinds, single = set(), True
     for item in items:
         if not isinstance(item, TensorValue) or item.cls is not torch.Tensor or item.new_data is not None:
             return False
@@ -172,8 +194,9 @@ def may_choose(t: Tracer, items: list[Value], of_any_size: bool = False) -> bool
             return False
         if fake.is_inference() or fake.layout is not torch.strided or fake.is_complex():
             return False
-        kinds.add((tuple(fake.shape), fake.dtype, fake.device))
-    return len(kinds) == 1 and (of_any_size or all(size == 1 for shape, _, _ in kinds for size in shape))
+        kinds.add(_kind(item))
+        single = single and all(size == 1 for size in fake.shape)
+    return len(kinds) == 1 and (of_any_size or single)
 
 
 def choose(t: Tracer, condition: Value, chosen: Value, other: Value) -> Value:

@@ -25,6 +25,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.traits import Alternatives
 from fxjit.guards.source import namespace_of
 from fxjit.homes import module_of
 from fxjit.tensor_wrappers import dispatches_to_operators, is_wrapper
@@ -135,6 +136,8 @@ def overriding_arguments(t: Tracer, values: Iterable[Value]) -> list[Value]:
     found: dict[type, Value] = {}
     for value in values:
         value = value.realize()
+        if isinstance(value, Alternatives):  # a number or a plain tensor
+            continue
         cls = value.pytype()
         if cls in (list, tuple):
             for each in overriding_arguments(t, protocol.unpack(t, value)):

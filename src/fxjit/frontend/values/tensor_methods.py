@@ -20,6 +20,7 @@ from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.known_tensors import known_elements
 from fxjit.frontend.values.natives import bind_method
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.traits import Alternatives
 from fxjit.homes import module_of
 from fxjit.tensor_wrappers import is_wrapper_class
 
@@ -100,6 +101,9 @@ def is_torchs(fn: Any) -> bool:
 
 def call_method(t: Tracer, tensor: GraphTensor, name: str, args: Args, kwargs: Kwargs) -> Value:
     """`tensor.name(*args, **kwargs)`."""
+    several = [each for each in args if isinstance(each, Alternatives)]
+    if several and not kwargs:
+        return several[0].given_to(t, tensor, name, args)
     special = METHODS.get(name)
     if special is not None:
         return special(t, tensor, args, kwargs)

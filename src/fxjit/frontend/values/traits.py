@@ -70,6 +70,10 @@ class Alternatives(Indistinct):
         """`fn(*before, self, *after)`, one of Python's operators that changes nothing."""
         raise AssertionError(f"{type(self).__name__} takes no operators")
 
+    def given_to(self, t: Tracer, tensor: Value, name: str, args: Sequence[Value]) -> Value:
+        """`tensor.name(*args)`, one argument of which it is."""
+        self.distinguish(t)
+
 
 class Reference(Value):
     """A weak reference: its hash is that of its referent, and two are equal if their referents are."""
