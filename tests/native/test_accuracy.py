@@ -76,12 +76,12 @@ def test_results_below_the_normal_numbers_are_rounded_once() -> None:
 
 
 def test_the_tail_of_gelu_has_its_sign() -> None:
-    """Where gelu is below the numbers there are, it is -0, as eager's."""
+    """Where gelu is below the numbers there are, it is -0, as eager's on processors with AVX-512."""
     gelu = torch.nn.functional.gelu
     x = torch.tensor([-3e38, -1e10, -20.0, -15.0, -1.0, -0.0, 0.0, 1.0, 20.0, 1e10]).repeat(5)
     for each in (x, x.double(), x.bfloat16()):
-        found, expected = compiled_all([gelu], each)(each)[0], gelu(each)
-        assert torch.equal(torch.signbit(found), torch.signbit(expected))
+        found = compiled_all([gelu], each)(each)[0]
+        assert torch.equal(torch.signbit(found), torch.signbit(each)) and torch.equal(found == 0, gelu(each) == 0)
 
 
 def test_gelu_and_its_derivative_are_nearer_than_eager() -> None:
