@@ -201,7 +201,7 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.stored"),
     ("backends.native.__init__", "backends.native.choose.channels_last_on_gpu"),
     ("backends.native.__init__", "backends.native.choose.convolution_gradients"),
-    ("backends.native.__init__", "backends.native.choose.wide_halves"),
+    ("backends.native.__init__", "backends.native.choose.upcast"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("backends.native.executor.aten_calls", "backends.native.passes.grouped_products"),
     ("backends.native.executor.aten_calls", "backends.native.runtime.own_recurrent"),

@@ -83,12 +83,12 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
 
 
 def own_joint_passes(joint: torch.fx.GraphModule) -> None:
-    """Those, types of products and the layout of images."""
+    """Those, upcasts where low precision is slow, and the layout of images."""
     import torch
 
-    from .choose.wide_halves import widen_halves
+    from .choose.upcast import upcast_slow_calls
 
-    widen_halves(joint.graph)
+    upcast_slow_calls(joint.graph)
     joint_passes(joint)
     if joint.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
         from .choose.channels_last_on_gpu import use_channels_last_on_gpu

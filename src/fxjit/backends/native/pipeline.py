@@ -25,7 +25,7 @@ from .choose.machine import used
 from .choose.probe import measure_later, present
 from .choose.products import is_faster_fused
 from .choose.profitability import overhead
-from .choose.wide_halves import widen_halves
+from .choose.upcast import upcast_slow_calls
 from .codegen.graph_kernels import GraphKernels
 from .codegen.prelude import prelude
 from .compiled import CompiledGraph
@@ -72,7 +72,7 @@ def compile_graph(
 def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
     """The passes and stages by name, in order."""
     with timed("native.passes", name):
-        layouts = [widen_halves, convolve_rows, use_channels_last, convolve_frames, use_channels_last_on_gpu]
+        layouts = [upcast_slow_calls, convolve_rows, use_channels_last, convolve_frames, use_channels_last_on_gpu]
         for run in (*(layouts if name == "inference" else []), *PASSES):
             run(gm.graph)
     with timed("native.lower", name):

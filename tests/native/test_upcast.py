@@ -1,4 +1,4 @@
-"""Products, convolutions and attention of half types that are taken in float32 (choose/wide_halves.py): as near to the true
+"""Products, convolutions and attention of half types that are taken in float32 (choose/upcast.py): as near to the true
 results as eager's, in eager's types and layouts, where what was measured says so."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit import config
-from fxjit.backends.native.choose import wide_halves
-from fxjit.backends.native.runtime import half_types
+from fxjit.backends.native.choose import upcast
+from fxjit.backends.native.runtime import low_precision
 from fxjit.counters import counters
 
-HALVES = [torch.bfloat16, torch.float16]
+LOW_PRECISION = [torch.bfloat16, torch.float16]
 LAST = torch.channels_last
 LAYOUTS = ["heads first", "heads second"]
 
@@ -30,29 +30,29 @@ def compiled_however_small():
 
 
 @pytest.fixture
-def widened(monkeypatch):
+def upcast_targets(monkeypatch):
     """The targets that were taken in float32."""
     seen = []
-    plain = wide_halves._widen
+    plain = upcast._upcast
 
     def noted(graph, node, half):
         seen.append(node.target)
         plain(graph, node, half)
 
-    monkeypatch.setattr(wide_halves, "_widen", noted)
+    monkeypatch.setattr(upcast, "_upcast", noted)
     return seen
 
 
 @pytest.fixture(params=[True, False], ids=["slow", "fast"])
 def slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """What is said to have been measured."""
-    monkeypatch.setattr(wide_halves, "is_slow", lambda trial: request.param)
+    monkeypatch.setattr(upcast, "is_slow", lambda trial: request.param)
     return request.param
 
 
 @pytest.fixture
 def all_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_halves, "is_slow", lambda trial: True)
+    monkeypatch.setattr(upcast, "is_slow", lambda trial: True)
 
 
 def everything(call: Callable[..., Any], given: list[Any]) -> list[torch.Tensor]:
@@ -87,13 +87,13 @@ MATRICES = {
 
 @pytest.mark.parametrize("turned", [False, True], ids=["", "turned"])
 @pytest.mark.parametrize("name", MATRICES)
-@pytest.mark.parametrize("dtype", HALVES)
-def test_products(widened, all_slow, dtype: torch.dtype, name: str, turned: bool):
+@pytest.mark.parametrize("dtype", LOW_PRECISION)
+def test_products(upcast_targets, all_slow, dtype: torch.dtype, name: str, turned: bool):
     call, sizes = MATRICES[name]
     given = [torch.randn(*each[::-1], dtype=dtype).t() if turned and len(each) == 2 else torch.randn(*each, dtype=dtype)
              for each in sizes]
     assert_as_near(call, given)
-    assert len(widened) >= 3  # forward, in training once more, and two gradients
+    assert len(upcast_targets) >= 3  # forward, in training once more, and two gradients
 
 
 CONVOLUTIONS = {
@@ -109,12 +109,12 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=["plain", "channels last"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("dtype", HALVES)
-def test_convolutions(widened, all_slow, dtype: torch.dtype, name: str, layout: torch.memory_format):
+@pytest.mark.parametrize("dtype", LOW_PRECISION)
+def test_convolutions(upcast_targets, all_slow, dtype: torch.dtype, name: str, layout: torch.memory_format):
     given = [torch.randn(2, 16, 9, 8, dtype=dtype).to(memory_format=layout),
              torch.randn(16, 16, 3, 3, dtype=dtype).to(memory_format=layout), torch.randn(16, dtype=dtype)]
     assert_as_near(CONVOLUTIONS[name], given)
-    assert len(widened) >= 3
+    assert len(upcast_targets) >= 3
 
 
 def operands(dtype: torch.dtype, queries: int, keys: int, layout: str) -> list[torch.Tensor]:
@@ -131,8 +131,8 @@ DERIVATIVE = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("how", ["plain", "causal", "mask", "scale"])
-@pytest.mark.parametrize("dtype", HALVES)
-def test_attention(widened, slow: bool, dtype: torch.dtype, how: str, layout: str):
+@pytest.mark.parametrize("dtype", LOW_PRECISION)
+def test_attention(upcast_targets, slow: bool, dtype: torch.dtype, how: str, layout: str):
     given = operands(dtype, 24, 24 if how == "causal" else 33, layout)
     mask = torch.randn(24, 33, dtype=dtype)
 
@@ -141,31 +141,31 @@ def test_attention(widened, slow: bool, dtype: torch.dtype, how: str, layout: st
         return F.scaled_dot_product_attention(q, k, v, **options[how])
 
     assert_as_near(attend, given)
-    assert widened.count(DERIVATIVE) == 1 and widened.count(ATTENTION) == (2 if slow else 0)
+    assert upcast_targets.count(DERIVATIVE) == 1 and upcast_targets.count(ATTENTION) == (2 if slow else 0)
 
 
 @pytest.mark.parametrize(("dtype", "length"), [(torch.float32, 24), (torch.bfloat16, 256)])
-def test_what_stays_atens(widened, monkeypatch, dtype: torch.dtype, length: int):
-    monkeypatch.setattr(wide_halves, "is_slow", lambda trial: False)
+def test_what_stays_atens(upcast_targets, monkeypatch, dtype: torch.dtype, length: int):
+    monkeypatch.setattr(upcast, "is_slow", lambda trial: False)
     given = operands(dtype, length, length, LAYOUTS[0])
     for found, eager in zip(everything(fxjit.compile(F.scaled_dot_product_attention), given),
                             everything(F.scaled_dot_product_attention, given), strict=True):
         torch.testing.assert_close(found, eager, rtol=2e-2, atol=2e-2)
-    assert not widened
+    assert not upcast_targets
 
 
-def test_few_rows_and_one_query_are_not_widened(widened, all_slow):
+def test_few_rows_and_one_query_are_not_widened(upcast_targets, all_slow):
     """The first are as fast as the other operand is read; attention of one query has a kernel."""
     weight, x = torch.randn(64, 48).bfloat16(), torch.randn(2, 48).bfloat16()
     q, k = torch.randn(1, 2, 1, 16).bfloat16(), torch.randn(1, 2, 9, 16).bfloat16()
     with torch.no_grad():
         fxjit.compile(F.linear, dynamic=False)(x, weight)
         fxjit.compile(F.scaled_dot_product_attention, dynamic=False)(q, k, k)
-    assert not widened
+    assert not upcast_targets
 
 
 @pytest.mark.compiles
-def test_sizes_that_vary(widened, all_slow):
+def test_sizes_that_vary(upcast_targets, all_slow):
     compiled = fxjit.compile(lambda x, w: F.linear(x, w).relu(), dynamic=True)
     for length in (16, 25, 1, 40):
         x, w = torch.randn(length, 12).bfloat16(), torch.randn(20, 12).bfloat16()
@@ -175,10 +175,10 @@ def test_sizes_that_vary(widened, all_slow):
         attend = fxjit.compile(F.scaled_dot_product_attention, dynamic=True)
         for found, eager in zip(everything(attend, given), everything(F.scaled_dot_product_attention, given), strict=True):
             torch.testing.assert_close(found, eager, rtol=2e-2, atol=2e-2)
-    assert widened
+    assert upcast_targets
 
 
-def test_autocast(widened, all_slow):
+def test_autocast(upcast_targets, all_slow):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16 * 36, 10))
     x = torch.randn(4, 3, 8, 8)
     compiled = fxjit.compile(model, fullgraph=True)
@@ -193,7 +193,7 @@ def test_autocast(widened, all_slow):
     for mine, eagers in zip(*reversed(found), strict=True):
         assert mine.dtype is eagers.dtype
         torch.testing.assert_close(mine, eagers, rtol=5e-2, atol=2e-2)
-    assert {str(each) for each in widened} >= {"aten.convolution.default", "aten.convolution_backward.default"}
+    assert {str(each) for each in upcast_targets} >= {"aten.convolution.default", "aten.convolution_backward.default"}
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -201,38 +201,38 @@ def test_autocast(widened, all_slow):
 
 def trials():
     a, b = torch.empty(700, 30, dtype=torch.bfloat16), torch.empty(50, 30, dtype=torch.bfloat16).t()
-    yield half_types.of_product(torch.ops.aten.mm.default, (a, b))
-    yield half_types.of_product(torch.ops.aten.bmm.default, (a.expand(6, 700, 30), b.expand(6, 30, 50)))
+    yield low_precision.of_product(torch.ops.aten.mm.default, (a, b))
+    yield low_precision.of_product(torch.ops.aten.bmm.default, (a.expand(6, 700, 30), b.expand(6, 30, 50)))
     for dims, transposed, groups in itertools.product((1, 2, 3), (False, True), (1, 4, 24)):
         x = torch.empty(3, 24, *[90] * dims, dtype=torch.float16)
         weight = torch.empty(24, 24 // groups, *[5] * dims, dtype=torch.float16)
         ways = ([2] * dims, [1] * dims, [3] * dims, [0] * dims)
-        yield half_types.of_convolution(x, weight, ways, transposed, groups)
+        yield low_precision.of_convolution(x, weight, ways, transposed, groups)
     for derivative in (False, True):
         q, k = (torch.empty(2, 8, length, 64, dtype=torch.bfloat16) for length in (1000, 70))
-        yield half_types.of_attention(q, k, derivative)
+        yield low_precision.of_attention(q, k, derivative)
 
 
 @pytest.mark.parametrize("trial", list(trials()), ids=lambda trial: trial.name()[:60])
 def test_a_call_like_it_is_measured_in_both_types(trial):
-    half, wide = half_types.measure(trial)
+    half, wide = low_precision.measure(trial)
     assert half > 0 and wide > 0
     assert all(size <= 256 for sizes in trial.sizes for size in sizes)
 
 
 def test_calls_are_compared_once_and_what_was_found_is_kept(tmp_path, monkeypatch):
     trial = next(trials())
-    monkeypatch.setattr(half_types, "_measured", {})
+    monkeypatch.setattr(low_precision, "_measured", {})
     with config.patch(cache_dir=str(tmp_path)):
         before = counters["native"]["calls of half types compared"]
-        first = half_types.is_slow(trial)
-        monkeypatch.setattr(half_types, "_measured", {})
-        assert half_types.is_slow(trial) is first
+        first = low_precision.is_slow(trial)
+        monkeypatch.setattr(low_precision, "_measured", {})
+        assert low_precision.is_slow(trial) is first
         assert counters["native"]["calls of half types compared"] == before + 1
 
 
 @pytest.mark.parametrize(("times", "slow"), [((100, 100), False), ((140, 100), False), ((160, 100), True)])
 def test_what_decides_is_how_much_longer_the_half_type_takes(monkeypatch, times: tuple[int, int], slow: bool):
     trial = next(trials())
-    monkeypatch.setattr(half_types, "_measured", {trial: times})
-    assert half_types.is_slow(trial) is slow
+    monkeypatch.setattr(low_precision, "_measured", {trial: times})
+    assert low_precision.is_slow(trial) is slow

@@ -1,4 +1,4 @@
-"""Whether ATen's products, convolutions and attention of half types are slower than float32's: measured, and kept.
+"""Whether ATen's products, convolutions and attention of float16 and bfloat16 are slower than float32's: measured, and kept.
 
 A processor without instructions for a half type multiplies its numbers one at a time, or by code written for another one. On a
 Zen 3 (AVX2) 512 x 768 x 768 take 67 ms in bfloat16 and 10 in float32, a convolution of 64 channels 55 and 1.7. A call is
@@ -25,7 +25,7 @@ from .cc import processor
 log = logs.artifact("autotuning")
 aten = torch.ops.aten
 
-HALVES: Final = (torch.float16, torch.bfloat16)
+LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 #: How much longer ATen's call has to take than that of float32, the casts with it.
 MARGIN: Final = 1.5
 #: Sizes up to which calls are measured: of matrices and sequences, and of a convolution's channels and pixels in a row.

@@ -1,5 +1,5 @@
-"""Products, convolutions and attention of half types in float32, where those of the half type are slow: the first pass over a
-graph of inference, and over a joint graph.
+"""Upcasts of products, convolutions and attention of float16 and bfloat16 to float32, where the processor is slow at those: the
+first pass over a graph of inference, and over a joint graph.
 
 The numbers are the same, sums of them no less exact, and results are rounded once. Operands are cast by the kernels that make
 them, where there are such.
@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit.backends.graph.edit import call_like, copy_in_layout
 
-from ..runtime.half_types import HALVES, is_slow, of_attention, of_convolution, of_product
+from ..runtime.low_precision import LOW_PRECISION, is_slow, of_attention, of_convolution, of_product
 
 aten = torch.ops.aten
-#: Queries times keys of a head up to which derivatives of attention are faster in float32 even where products of halves are
+#: Queries times keys of a head up to which derivatives of attention are faster in float32 even where products of such types are
 #: fast: ATen multiplies five matrices for each head, by oneDNN, each some 60 us before it begins. Xeon with tiles of
 #: bfloat16, one thread, of bfloat16, times as fast: 49 x 49 (64 x 4 heads of 32) 8.0, 64 x 64 (8 x 4 of 32) 6.8, 128 x 128
 #: (4 x 12 of 64) 2.4, 197 x 197 (4 x 6 of 64) 1.6, 256 x 256 (2 x 12 of 64) 1.07, (16 of 128) 0.71, 512 x 512 0.83. Of float16
@@ -30,13 +30,14 @@ SHORT: Final = 200 * 200
 FEW_ROWS: Final = 2
 
 
-def widen_halves(graph: torch.fx.Graph) -> None:
+def upcast_slow_calls(graph: torch.fx.Graph) -> None:
     """Casts the operands of such calls, and the results back."""
     for node in list(graph.nodes):
         wants = _TARGETS.get(node.target) if node.op == "call_function" else None
         value = _operand(node, 0)
-        if wants is not None and value is not None and value.dtype in HALVES and value.device.type == "cpu" and wants(node):
-            _widen(graph, node, value.dtype)
+        is_low = value is not None and value.dtype in LOW_PRECISION and value.device.type == "cpu"
+        if wants is not None and value is not None and is_low and wants(node):
+            _upcast(graph, node, value.dtype)
 
 
 def _operand(node: torch.fx.Node, at: int) -> torch.Tensor | None:
@@ -92,28 +93,29 @@ _TARGETS: Final[dict[Any, Callable[[torch.fx.Node], bool]]] = {
 }  # fmt: skip
 
 
-def _widen(graph: torch.fx.Graph, node: torch.fx.Node, half: torch.dtype) -> None:
-    def widened(value: Any) -> Any:
-        if not isinstance(value, torch.fx.Node) or getattr(value.meta["val"], "dtype", None) is not half:
+def _upcast(graph: torch.fx.Graph, node: torch.fx.Node, low: torch.dtype) -> None:
+    def upcast_value(value: Any) -> Any:
+        if not isinstance(value, torch.fx.Node) or getattr(value.meta["val"], "dtype", None) is not low:
             return value
         return call_like(graph, value, aten._to_copy.default, value, dtype=torch.float32)
 
     before = node.meta["val"]
     with graph.inserting_before(node):
-        node.args, node.kwargs = tuple(map(widened, node.args)), {name: widened(value) for name, value in node.kwargs.items()}
+        node.args = tuple(map(upcast_value, node.args))
+        node.kwargs = {name: upcast_value(value) for name, value in node.kwargs.items()}
     fake: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
     args, kwargs = fake
     with next(each for each in args if isinstance(each, FakeTensor)).fake_mode:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an operator
     if not isinstance(before, tuple):
-        _narrow(graph, node, before)
+        _downcast(graph, node, before)
         return
-    for item in [user for user in node.users if user.target is operator.getitem]:
+    for item in [user for user in node.users if user.target is operator.getitem and isinstance(user.meta["val"], torch.Tensor)]:
         item.meta["val"] = node.meta["val"][item.args[1]]
-        _narrow(graph, item, before[item.args[1]])  # type: ignore[index]  # a number
+        _downcast(graph, item, before[item.args[1]])  # type: ignore[index]  # a number
 
 
-def _narrow(graph: torch.fx.Graph, node: torch.fx.Node, before: torch.Tensor) -> None:
+def _downcast(graph: torch.fx.Graph, node: torch.fx.Node, before: torch.Tensor) -> None:
     """Casts a result to what it was, and lays it out as it was."""
     users = list(node.users)
     made = node
