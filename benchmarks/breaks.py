@@ -2,7 +2,7 @@
 
 Each program breaks where `config.nested_graph_breaks` or `config.resume_in_loops` makes a difference. Eager, torch.compile
 (default backend), fxjit without the setting and with it take turns in one process; only the ratios mean something. Printed as
-Markdown; docs/performance.md has it.
+Markdown; docs/performance_calls.md has it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m benchmarks.call_cost`: what a call costs beside its kernels, against eager and torch.compile.
 
 Each row is a graph so small that time goes to guards, dispatch and outputs. Eager, torch.compile (default backend) and
-fxjit take turns in one process; only the ratios mean something. Printed as Markdown; docs/performance.md has it.
+fxjit take turns in one process; only the ratios mean something. Printed as Markdown; docs/performance_calls.md has it.
 """
 
 from __future__ import annotations

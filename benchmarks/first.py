@@ -1,7 +1,7 @@
 """`python -m benchmarks.first`: the first table: small kernels, small models, forward and training, and the cost of a call.
 
 For each case eager, torch.compile (default backend) and fxjit take turns in one process. Printed as Markdown; the
-table in README.md and docs/performance.md is this command's output.
+table in README.md and docs/performance_models.md is this command's output.
 """
 
 from __future__ import annotations

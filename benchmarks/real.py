@@ -4,7 +4,7 @@ Eager, torch.compile and fxjit take turns in one process, a call of each at a ti
 of the time on the processor for one thread, which what else runs on the machine changes little, and of the wall clock for more.
 `--more` takes other models (benchmarks/more_real_models.py). Each model, mode and number of threads has a process of its own;
 the peak of memory is what the process grows by during a call. With `--json FILE` a run goes on where it ended. What was printed
-last is in docs/performance.md.
+last is in docs/performance_models.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ takes. A bucket is then sent as soon as it is ready and the one before it is thr
 all-reduce of `bytes` over `n` ranks takes `2 log2(n) latency + 2 (n - 1) / n bytes / bandwidth` (recursive halving and
 doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005). The prediction
 is held against measured steps on this machine's ranks, whose buckets arrive late by a communication hook; both tables are
-printed as Markdown, and `--picture FILE` draws the second one. docs/performance.md has them.
+printed as Markdown, and `--picture FILE` draws the second one. docs/performance_processes.md has them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What is a time is in units of the machine's numbers (machine.py), which a probe 
 What is a count stays one on each machine: a limit of the size of kernels or of compile time, or what decides in what order a
 sum's numbers are added up, which must not depend on the machine. Measured on two cores of an x86-64 server with AVX-512,
 GCC 12, on one thread unless it is said otherwise, while other programs ran: ratios are medians of calls that took turns in one
-process (docs/performance.md).
+process (docs/performance_kernels.md).
 """
 
 from __future__ import annotations
