@@ -119,3 +119,30 @@ def test_an_attribute_of_the_class_is_none_of_the_threads():
         return x + 2
 
     assert torch.equal(fxjit.compile(fn, backend="eager")(torch.ones(2)), fn(torch.ones(2)))
+
+
+def test_one_made_where_it_is_first_needed():
+    class Owner:
+        def state(self):
+            if not hasattr(self, "local"):
+                self.local = threading.local()
+            if not hasattr(self.local, "count"):
+                self.local.count, self.local.gone = 1, 2
+                del self.local.gone
+            self.local.count += 1
+            return self.local
+
+    def program(x, owner):
+        local = owner.state()
+        return x * local.count, hasattr(local, "gone"), type(local).__name__
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    theirs, mine = Owner(), Owner()
+    for _ in range(3):
+        assert str(compiled(torch.ones(2), mine)) == str(program(torch.ones(2), theirs))
+    assert vars(mine.local) == vars(theirs.local) == {"count": 4}
+    others = []
+    thread = threading.Thread(target=lambda: others.append(vars(mine.local)))
+    thread.start()
+    thread.join()
+    assert others == [{}]

@@ -7,6 +7,7 @@ import torch
 from tests.differential import assert_same, assert_same_as_eager
 
 import fxjit
+from fxjit.testing import EagerAndRecordGraphs
 
 
 class Plain(torch.Tensor):
@@ -91,6 +92,34 @@ class Methods(torch.Tensor):
         return iter([1, 2])
 
     __hash__ = torch.Tensor.__hash__
+
+
+class Described(torch.Tensor):
+    """Keeps a description in its `__dict__` behind a property, and gives it on to what is computed from it."""
+
+    @property
+    def about(self):
+        return self._about if hasattr(self, "_about") else "nothing"
+
+    @about.setter
+    def about(self, text):
+        self._about = text + "!"
+
+    @about.deleter
+    def about(self):
+        del self._about
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value.upper() if name == "loud" else value)
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        given = next((each for each in args if isinstance(each, cls)), None)
+        if isinstance(result, cls) and given is not None and result is not given:
+            result.operands = len(args)
+            result.__dict__.update({name: value for name, value in given.__dict__.items() if name != "operands"})
+        return result
 
 
 class Standing:
@@ -208,6 +237,73 @@ def test_attributes_of_instances():
             vars(each) for each in theirs if isinstance(each, Labelled)]
         assert [each if type(each) is not Labelled else each.tolist() for each in ours] == [
             each if type(each) is not Labelled else each.tolist() for each in theirs]
+
+
+def write_by_properties(s):
+    y = s * 2
+    y.about, y.loud = "twice", "louder"
+    s.about, s.loud = "given", "loud"
+    z = y + 1
+    z.origin = y
+    z.__setattr__("loud", z.loud + "er")
+    del y.about
+    return z, z.about, z.loud, y.about, s.about, z.origin is y, z.operands, hasattr(y, "_about"), y + s
+
+
+def write_to_the_dict(s):
+    y = s * 2
+    before = y.__dict__
+    before["a"] = 1
+    y.b = 2
+    y.__dict__ = {"c": 3}
+    y.d = 4
+    after = y.__dict__
+    after.pop("c")
+    s.__dict__.update(e=5)
+    s.__dict__["about"] = "hidden by the property"
+    return y, before, after, sorted(y.__dict__), s, after is y.__dict__, getattr(y, "a", None), s.e, s.about
+
+
+def write_a_dict_that_others_have(s):
+    shared = {"a": 1}
+    y, z = s + 1, s + 2
+    y.__dict__ = z.__dict__ = shared
+    y.b = 2
+    shared["c"] = z.b
+    return y, z, shared, y.__dict__ is z.__dict__, y.c
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [write_by_properties, write_to_the_dict, write_a_dict_that_others_have])
+def test_what_the_program_writes_to_tensors(program, backend):
+    def shown(value):
+        if isinstance(value, (tuple, list)):
+            return [shown(each) for each in value]
+        if isinstance(value, torch.Tensor):
+            return type(value), value.tolist(), {name: shown(each) for name, each in value.__dict__.items()}
+        return value
+
+    compiled = fxjit.compile(program, backend=backend, fullgraph=program is not write_to_the_dict)
+    for _ in range(2):
+        expected, actual = program(of(Described)), compiled(of(Described))
+        assert shown(actual) == shown(expected)
+        if program is not write_by_properties:
+            assert any(actual[0].__dict__ is each for each in actual[1:])
+
+
+def test_attributes_of_what_nobody_keeps_are_not_written():
+    def program(s):
+        for index in range(3):
+            s = s * 2
+            s.index = index
+        return s
+
+    recorder = EagerAndRecordGraphs()
+    made = fxjit.compile(program, backend=recorder, fullgraph=True)(of(Described))
+    assert made.index == 2
+    (graph,) = recorder.graphs
+    (outputs,) = graph.graph.output_node().args
+    assert len(outputs) == 1
 
 
 @pytest.mark.parametrize("program", [compute, read, several, functions])

@@ -63,6 +63,8 @@ class Rebuilder:
             self._push_source(value.source)
         elif value.node is not None and not isinstance(value, WrappedOutput):
             self._push_output(value)
+            if self.effects.stored_attrs(value) or getattr(value, "own_dict", None) is not None:
+                self._keep(value)
         elif value.is_constant() and not issubclass(value.pytype(), (tuple, frozenset, slice)):
             value.rebuild(self)
         else:
@@ -94,15 +96,17 @@ class Rebuilder:
             self.asm.pop()
             self.asm.load_local(self._built[value])
             return
+        self._keep(value, value.shell)
+
+    def _keep(self, value: Value, unfinished: bool = True) -> None:
+        """What is on top of the stack gets a local, and then what it refers to."""
         temp = self.asm.fresh_local("made")
         self.temps.append(temp)
         self._built[value] = temp
         self.asm.store_local(temp)
-        if value.shell:
-            self.asm.load_local(temp)
+        self.asm.load_local(temp)
+        if unfinished:
             value.fill(self)
-        else:
-            self.asm.load_local(temp)
 
     def push_const(self, obj: object) -> None:
         if not self._push_class(obj):

@@ -63,6 +63,12 @@ class ChosenTensor(TensorValue, WrappedOutput, Indistinct):
     def distinguish(self, t: Tracer) -> NoReturn:
         t.break_("data-branch", value=self.describe())
 
+    def instance_dict(self, t: Tracer) -> Value:
+        self.distinguish(t)
+
+    def store_in_dict(self, t: Tracer, name: str, value: Value | None) -> None:
+        self.distinguish(t)
+
     def is_distinguished_by(self, result: object) -> bool:
         """Whether an operator that gave this has written to the tensor, or looks at its memory."""
         if self._fake._version != self._own_version:

@@ -26,6 +26,7 @@ from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.natives import SHOW_THEIR_CLASS, part_method
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
+from fxjit.frontend.values.tensor_attributes import AttributedTensor
 from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import wrap_as_base, wraps_everything_else
 from fxjit.guards.kinds import HasAttr, IdIs, InstanceHasAttr, TypeIs
@@ -667,12 +668,11 @@ class InstanceDictValue(DictValue):
 
     shell = False
 
-    def __init__(self, t: Tracer, owner: UserObjectValue | FunctionValue, root: Source | None) -> None:
+    def __init__(self, t: Tracer, owner: UserObjectValue | FunctionValue | AttributedTensor, root: Source | None) -> None:
         super().__init__(t, source=None if root is None else InstanceDictSource(root))
         self.owner = owner
-        existing = owner.fn if isinstance(owner, FunctionValue) else owner.obj
-        if existing is not None and root is not None:
-            self._real = instance_namespace(existing)
+        if root is not None:
+            self._real = owner.namespace()
 
     def _written(self) -> dict[str, Value | None]:
         """Pending writes, those to slots left out."""

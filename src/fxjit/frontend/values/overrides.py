@@ -249,6 +249,8 @@ def intercepts_attribute(t: Tracer, tensor: Value, name: str) -> bool:
     if innermost(t) is None and (not has_torch_function(tensor.pytype()) or disabled_by(t)):
         return False
     raw = protocol.type_lookup(tensor.pytype(), name)
+    if name == "__dict__":  # which is Python's own
+        return False
     is_torchs = raw is not NOT_IMPLEMENTED and raw is protocol.type_lookup(torch.Tensor, name)
     return is_torchs and isinstance(raw, (types.GetSetDescriptorType, property))
 

@@ -28,6 +28,8 @@ _AS_SUBCLASS: Final[Callable[[torch.Tensor, type], torch.Tensor]] = torch._C.Ten
 class SubclassTensorValue(TensorValue, WrappedOutput):
     """A tensor of a subclass, made while tracing: `plain` is what the graph gives out for it."""
 
+    shell = True
+
     def __init__(self, plain: TensorValue, cls: type) -> None:
         super().__init__(plain.node, plain.fake, cls)
         self.plain = plain

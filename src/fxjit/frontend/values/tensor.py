@@ -33,7 +33,7 @@ from fxjit.frontend.values import (
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.late_numbers import LateNumber, tensor_identity
-from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.tensor_attributes import AttributedTensor
 from fxjit.frontend.values.traits import SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
@@ -110,7 +110,7 @@ def _inputs_behind(node: torch.fx.Node, memory: torch.Tensor) -> set[torch.fx.No
     return behind
 
 
-class TensorValue(GraphTensor, SuperLookup):
+class TensorValue(AttributedTensor, SuperLookup):
     """A tensor with the slots of torch.Tensor."""
 
     #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
@@ -133,7 +133,9 @@ class TensorValue(GraphTensor, SuperLookup):
         told = overrides.dispatch_attribute(t, self, name)
         if told is not None:
             return told
-        pending = t.effects.load_attr(self, name)
+        if self.program_descriptor(t, name) is not None:
+            return self._class_attribute(t, name)
+        pending = self.written(t, name)
         if isinstance(pending, Value):
             return pending
         if not self._has_torchs(t, name):
@@ -229,6 +231,8 @@ class TensorValue(GraphTensor, SuperLookup):
     def super_getattr(self, t: Tracer, name: str, raw: object) -> Value | None:
         if not tensor_methods.is_torchs(raw.fget if isinstance(raw, property) else raw) or isinstance(raw, _OF_THE_CLASS):
             return None
+        if raw in (object.__setattr__, object.__delattr__):  # which no override is told of
+            return None
         if isinstance(raw, (types.GetSetDescriptorType, property)):
             told = overrides.dispatch(t, raw.__get__, [self])
             return self._torchs_attribute(t, name) if told is None else told
@@ -270,7 +274,12 @@ class TensorValue(GraphTensor, SuperLookup):
         t.break_("value-set-attribute", name="requires_grad", value=self.describe(), type=self.cls.__name__, why=why)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
-        self._refuse_others(t, "__setattr__" if value is not None else "__delattr__")
+        given = [t.make(name)] if value is None else [t.make(name), value]
+        if self._own(t, "__setattr__" if value is not None else "__delattr__", *given) is None:
+            self.generic_setattr(t, name, value)
+
+    def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
+        """The write (None: deletion) as torch's classes make it."""
         if overrides.intercepts_attribute(t, self, name):
             overrides.refuse(t, f"`{name}` of a tensor is written", [self])
         if name == "requires_grad" and value is not None and value.is_constant():
@@ -281,6 +290,11 @@ class TensorValue(GraphTensor, SuperLookup):
         raw = protocol.type_lookup(self.cls, name)
         if raw is _DATA and value is not None and self._takes_data(t, value.realize()):
             return
+        described = self.program_descriptor(t, name)
+        if described is not None and descriptors.assign(t, *described, name, self, value):
+            return
+        if name == "__dict__" and self.takes_dict(t, value):
+            return
         if raw is not NOT_IMPLEMENTED and hasattr(raw, "__set__") and name != "grad":
             self._refuse_write(t, name, "it changes the tensor itself in a way that a graph cannot hold")
         if value is None and name != "grad":
@@ -289,12 +303,9 @@ class TensorValue(GraphTensor, SuperLookup):
             value = t.make(None)
         if raw is NOT_IMPLEMENTED and self.real is not None:
             instance_dicts.meet(t, self, self.real.__dict__, self.source)
-        t.effects.store_attr(self, name, value)
-        if self.source is None:
-            if value is None:
-                t.effects.call_later(delattr, (self, name))
-            else:
-                t.effects.call_later(setattr, (self, name, value))
+        self.store_in_dict(t, name, value)
+        if self.source is None and name == "grad":
+            t.effects.call_later(setattr, (self, name, value))
 
     def _refuse_write(self, t: Tracer, name: str, why: str) -> NoReturn:
         t.break_("value-set-attribute", name=name, value=self.describe(), type=self.cls.__name__, why=why)
@@ -625,15 +636,9 @@ def _nbytes(value: TensorValue, t: Tracer) -> Value:
     return protocol.binary(t, "*", count, t.make(value.fake.itemsize))
 
 
-def _dict(value: TensorValue, t: Tracer) -> Value:
-    if value.source is None or value.real is None:
-        return t.make({})
-    return t.wrap(value.real.__dict__, InstanceDictSource(value.source))
-
-
 _ATTRIBUTES: Final[dict[str, Callable[[TensorValue, Tracer], Value]]] = {
     "__class__": _class_of, "grad": _grad, "_grad": _grad, "grad_fn": _grad_fn, "_grad_fn": _grad_fn, "nbytes": _nbytes,
-    "__dict__": _dict, "_cdata": lambda value, t: LateNumber(tensor_identity, value),
+    "__dict__": lambda value, t: value.instance_dict(t), "_cdata": lambda value, t: LateNumber(tensor_identity, value),
 }
 
 

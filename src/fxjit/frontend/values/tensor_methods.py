@@ -80,6 +80,8 @@ def bind(t: Tracer, tensor: GraphTensor, name: str, found: Any) -> Value:
             return t.make(found)
         t.break_("value-attribute", name=name, value=tensor.describe(), type=tensor.cls.__name__,
                  why="fxjit has no rule for it")
+    if found in (object.__setattr__, object.__delattr__):  # which no override is told of
+        return protocol.make_builtin_method(t, tensor, name)
     if isinstance(found, types.FunctionType) and not is_torchs(found):
         return t.call(t.make(types.MethodType), [t.make(found), tensor], None)
     return TensorMethodValue(tensor, name)

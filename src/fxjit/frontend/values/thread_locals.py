@@ -1,14 +1,17 @@
-"""Writes to `threading.local` objects: attributes as of any object, kept by the running thread. objects.py reads them."""
+"""`threading.local` objects: made and written to as any object, but the running thread keeps the attributes. objects.py reads
+them."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value
 from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.classes import NEW
 from fxjit.frontend.values.objects import UserObjectValue
 
 _SET: Final = threading.local.__setattr__
@@ -33,3 +36,24 @@ def _write(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return protocol.fold(t, delattr, threading.local(), name)  # which raises
     obj.generic_setattr(t, name, given[2] if len(given) == 3 else None)
     return t.make(None)
+
+
+class ThreadLocalValue(UserObjectValue):
+    """One that was made while tracing: of a derived class, `__init__` would run once more in each thread that asks it."""
+
+    def fill(self, cg: Rebuilder) -> None:
+        for name, attribute in cg.effects.stored_attrs(self).items():
+            if attribute is not None:
+                cg.call(_SET, self, name, attribute)
+                cg.asm.pop()
+
+
+def _new(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    if cls is not threading.local:
+        t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
+    if args or kwargs:
+        t.raise_(TypeError, "Initialization arguments are not supported")
+    return ThreadLocalValue(cls)
+
+
+NEW.register(threading.local, _new)
