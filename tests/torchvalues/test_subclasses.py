@@ -273,20 +273,38 @@ def write_a_dict_that_others_have(s):
     return y, z, shared, y.__dict__ is z.__dict__, y.c
 
 
+STATE = {"kept": 1}
+
+
+def write_the_dict_of_another(s):
+    s.before = 1
+    y, z = s + 1, s * 2
+    y.__dict__ = s.__dict__
+    y.loud = "all see it"
+    del s.before
+    z.__dict__ = STATE
+    z.kept += 1
+    return y, s.__dict__, z.__dict__, y.loud, s.loud, hasattr(y, "before"), y * z
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("program", [write_by_properties, write_to_the_dict, write_a_dict_that_others_have])
+@pytest.mark.parametrize("program", [write_by_properties, write_to_the_dict, write_a_dict_that_others_have,
+                                     write_the_dict_of_another])
 def test_what_the_program_writes_to_tensors(program, backend):
     def shown(value):
         if isinstance(value, (tuple, list)):
             return [shown(each) for each in value]
         if isinstance(value, torch.Tensor):
-            return type(value), value.tolist(), {name: shown(each) for name, each in value.__dict__.items()}
+            return type(value).__name__, value.tolist(), {name: shown(each) for name, each in value.__dict__.items()}
         return value
 
     compiled = fxjit.compile(program, backend=backend, fullgraph=program is not write_to_the_dict)
     for _ in range(2):
-        expected, actual = program(of(Described)), compiled(of(Described))
-        assert shown(actual) == shown(expected)
+        results = []
+        for run in (program, compiled):
+            STATE["kept"] = 1
+            results.append(shown(actual := run(of(Described))))
+        assert results[1] == results[0] and STATE["kept"] == (2 if program is write_the_dict_of_another else 1)
         if program is not write_by_properties:
             assert any(actual[0].__dict__ is each for each in actual[1:])
 

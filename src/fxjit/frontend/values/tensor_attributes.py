@@ -74,9 +74,10 @@ class AttributedTensor(GraphTensor):
             self.own_dict.store(t, t.make(name), value)
 
     def takes_dict(self, t: Tracer, value: Value | None) -> bool:
-        """`self.__dict__ = value`, where both were made while tracing. The dict is no copy: who has it sees the attributes."""
+        """`self.__dict__ = value` of a tensor made while tracing. The dict, which may be another's `__dict__`, is no copy:
+        who has it sees the attributes."""
         value = None if value is None else value.realize()
-        if type(value) is not DictValue or value.source is not None or value.cls is not dict or self.source is not None:
+        if not isinstance(value, DictValue) or value.cls is not dict or self.source is not None:
             return False
         t.effects.mutate(self)
         self.own_dict = value
