@@ -96,11 +96,13 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.choose.profitability": NATIVE_STAGES | RECURRENT | {
         "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.probe",
         "backends.aot.runtime.call_plan"},
-    "backends.native.choose.channels_last": NATIVE_STAGES | {"backends.native.passes"},
+    "backends.native.choose.volumes": NATIVE_STAGES | {"backends.native.passes"},
+    "backends.native.choose.channels_last": NATIVE_STAGES | {"backends.native.passes", "backends.native.choose.volumes"},
     "backends.native.choose.channels_last_on_gpu": NATIVE_STAGES | {
         "backends.native.passes", "backends.native.choose.channels_last"},
     "backends.native.choose.convolution_gradients": NATIVE_STAGES | {
-        "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last"},
+        "backends.native.passes", "backends.native.executor.convolutions", "backends.native.choose.channels_last",
+        "backends.native.choose.volumes"},
     "backends.native": {"backends"} | LOW | {"tensor_shim"},
     "frontend.bytecode": {"errors"},
     "frontend.held_locks": set(),

@@ -19,7 +19,8 @@ from ..graph.facts import view_root
 
 aten = torch.ops.aten
 #: From how many bytes on what a product of backward reads is computed again, and what that may take: operators between
-#: products, and how many of them more than arithmetic. Below, and with more, keeping it is faster (docs/performance_kernels.md).
+#: products, and how many of them more than arithmetic. Below, and with more, keeping it is faster
+#: (docs/performance_kernels.md).
 LARGE, FEW, COSTLY = 4 << 20, 16, 1
 _ARITHMETIC = {aten.add, aten.sub, aten.rsub, aten.mul, aten.neg, aten.abs, aten.relu, aten.maximum, aten.minimum, aten.clamp,
                aten.where, aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten._to_copy, aten.logical_not}  # fmt: skip

@@ -26,6 +26,7 @@ from .choose.probe import measure_later, present
 from .choose.products import is_faster_fused
 from .choose.profitability import overhead
 from .choose.upcast import upcast_slow_calls
+from .choose.volumes import convolve_volumes
 from .codegen.graph_kernels import GraphKernels
 from .codegen.prelude import prelude
 from .compiled import CompiledGraph
@@ -40,7 +41,6 @@ from .lower.liveness import escaping, live_statements
 from .lower.table import Lowering
 from .passes.cleanup import PASSES
 from .passes.convolution import convolve_rows
-from .passes.frames import convolve_frames
 from .printer import schedule_text
 from .runtime import cc
 from .runtime.gpu import TritonLaunchers
@@ -72,7 +72,7 @@ def compile_graph(
 def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
     """The passes and stages by name, in order."""
     with timed("native.passes", name):
-        layouts = [upcast_slow_calls, convolve_rows, use_channels_last, convolve_frames, use_channels_last_on_gpu]
+        layouts = [upcast_slow_calls, convolve_rows, use_channels_last, convolve_volumes, use_channels_last_on_gpu]
         for run in (*(layouts if name == "inference" else []), *PASSES):
             run(gm.graph)
     with timed("native.lower", name):

@@ -22,8 +22,8 @@ from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writ
 
 from ..lower.table import LOWERINGS, op_name
 from ..passes import frames
-from ..passes.frames import is_of_frames
 from .model import channels_last_work, work_of_copy
+from .volumes import is_by_images, speedup_by_images
 
 aten = torch.ops.aten
 #: Channels that make a vector.
@@ -53,7 +53,8 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
     if not turned or not is_known(graph):
         return
     volumes = [node for node in convolutions if _of_volumes(node)]
-    if sum(map(_work, turned.intersection(volumes))) < sum(map(_work, volumes)) / 2:
+    saved = sum(_work(node) * max(1.0, speedup_by_images(node)) for node in turned.intersection(volumes))
+    if saved < sum(_work(node) for node in volumes if node not in turned):
         turned.difference_update(volumes)
     work = sum(map(_work, turned))
     if work < channels_last_work() or shares_outputs(graph):
@@ -71,7 +72,7 @@ def _is_plane(node: torch.fx.Node) -> bool:
     if node.kwargs or _is_thin(node) or not all(isinstance(each, torch.Tensor) for each in values):
         return False
     dims = {each.dim() for each in values}
-    return (dims == {4} or (dims == {5} and is_of_frames(node))) and all(
+    return (dims == {4} or (dims == {5} and is_by_images(node))) and all(
         each.dtype is torch.float32 and each.device.type == "cpu" and each.layout is torch.strided for each in values
     )
 
@@ -218,7 +219,7 @@ class Rewriter:
         target: Any = node.target
         given = [torch.fx.node.map_arg(each, lambda each: each.meta["val"]) for each in (node.args, node.kwargs)]
         with torch.no_grad(), _mode_of(node):
-            if node in self.turned and is_of_frames(node):
+            if node in self.turned and _of_volumes(node):
                 return frames.calculated(node, given[0])  # type: ignore[arg-type]  # a tuple
             return target(*given[0], **given[1])  # type: ignore[arg-type]  # a dict
 

@@ -17,9 +17,9 @@ from fxjit.schemas import view_base
 from ..executor.convolutions import convolution_of, is_offered
 from ..hints import Hints, hints_of
 from ..passes.convolution import Calls, is_pixelwise
-from ..passes.frames import convolve_frames
 from ..runtime.own_convolutions import is_preferred
 from .channels_last import use_channels_last
+from .volumes import convolve_volumes
 
 aten = torch.ops.aten
 #: Of the derivatives: that of the images, of the weight and of the bias.
@@ -31,7 +31,7 @@ def use_channels_last_in_training(joint: torch.fx.GraphModule) -> None:
     if not is_offered():
         return
     use_channels_last(joint.graph)
-    convolve_frames(joint.graph)
+    convolve_volumes(joint.graph)
     hints = hints_of(joint)
     for node in joint.graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split(joint.graph, node, hints)

@@ -16,10 +16,8 @@ from fxjit import _C, process_state
 from ..hints import Hints
 from ..index import Size, Sizes, contiguous_strides, mul, same_sizes, size_of, sizes_of
 from ..lower.table import meta_of, op_name
-from ..runtime.own_convolutions import Convolution, Kind
+from ..runtime.own_convolutions import LEAST_CHANNELS, Convolution, Kind
 
-#: Channels below which a window's rows are too short to be copied, or turned, as vectors.
-LEAST_CHANNELS = 16
 #: Numbers of packed weights up to which they are ours: 64 MB, beside which there are the images.
 MOST_WEIGHTS = 1 << 24
 

@@ -23,8 +23,8 @@ from .table import Lowering, NoLowering, lowers, meta_of
 
 #: Taps up to which a window is unrolled.
 MAX_WINDOW = 49
-# Up to where this is faster than oneDNN, measured on one thread from 2x2 to 112x112 pixels (docs/performance_kernels.md): forward in
-# multiplications, backward in places; its derivatives of windows wider than 3x3 are slow ones.
+# Up to where this is faster than oneDNN, measured on one thread from 2x2 to 112x112 pixels (docs/performance_kernels.md):
+# forward in multiplications, backward in places; its derivatives of windows wider than 3x3 are slow ones.
 FORWARD_WORK = 1_500_000
 NARROW_TAPS, NARROW_PLACES, WIDE_PLACES = 9, 200_000, 1_000_000
 

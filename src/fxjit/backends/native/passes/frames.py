@@ -1,5 +1,6 @@
-"""Convolutions of volumes whose window goes along images alone, or along their sequence alone, as those of images: all that is
-done for images is done for them, and what they read and make is theirs seen in another shape, where the channels are last."""
+"""Convolutions of volumes as those of images: all that is done for images is done for them. Where the window goes along images
+alone, or along their sequence alone, what they read and make is theirs seen in another shape, where the channels are last;
+other windows look at copies of several frames (stacked_frames.py), if that was found to be faster (choose/volumes.py)."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ from typing import Any
 import torch
 import torch.fx
 
+from . import stacked_frames
 from .convolution import Calls
+from .stacked_frames import Call, Stack, stack_of
 
 aten = torch.ops.aten
+#: Numbers of images of several frames that are there at once, about: 64 MB.
+PIECE = 1 << 24
 #: The convolutions, and how many of their first arguments are volumes.
 _VOLUMES: dict[Any, int] = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
@@ -22,8 +27,19 @@ def is_of_frames(node: torch.fx.Node) -> bool:
     return _window(node) is not None
 
 
-def _window(node: torch.fx.Node) -> str | None:
-    """Along what a convolution's window goes."""
+def stack_for(node: torch.fx.Node) -> Stack | None:
+    """How a convolution of volumes, or its derivative, would be one of images of several frames."""
+    weight = _weight(node)
+    if weight is None or _window(node) is not None:
+        return None
+    volumes = _VOLUMES[node.target]
+    ways: Any = node.args[volumes + 2 : volumes + 5]
+    groups: Any = node.args[volumes + 7]
+    return stack_of(_value(node.args[volumes - 1]), weight, ways, groups)
+
+
+def _weight(node: torch.fx.Node) -> torch.Tensor | None:
+    """The weight of a convolution of volumes, or of its derivative, that is none of a transposed one."""
     weight, *_ = arguments = node.args[_VOLUMES[node.target] :]
     value = _value(weight)
     if node.kwargs or not isinstance(value, torch.Tensor) or value.dim() != 5 or arguments[5] is not False:
@@ -32,18 +48,26 @@ def _window(node: torch.fx.Node) -> str | None:
         return None
     if _has_items(node) and any(user.target is not operator.getitem for user in node.users):
         return None
-    ways: Any = arguments[2:4]
+    return value
+
+
+def _window(node: torch.fx.Node) -> str | None:
+    """Along what a convolution's window goes."""
+    value = _weight(node)
+    if value is None:
+        return None
+    ways: Any = node.args[_VOLUMES[node.target] + 2 :][:2]
     for name, dims in (("frames", (0,)), ("sequence", (1, 2))):
         if all(value.shape[2 + dim] == 1 and [each[dim] for each in ways] == [1, 0] for dim in dims):
             return name
     return None
 
 
-def convolve_frames(graph: torch.fx.Graph) -> None:
-    """Those whose volumes are channels last, unless the strides of what they make would be others."""
+def convolve_frames(graph: torch.fx.Graph, is_chosen: Callable[[torch.fx.Node], bool] = is_of_frames) -> None:
+    """The chosen ones whose volumes are channels last, unless the strides of what they make would be others."""
     for target, volumes in _VOLUMES.items():
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if is_of_frames(node) and all(map(is_last, map(_value, node.args[:volumes]))):
+            if is_chosen(node) and all(map(is_last, map(_value, node.args[:volumes]))):
                 _replace(graph, node)
 
 
@@ -58,7 +82,7 @@ def is_last(volume: torch.Tensor) -> bool:
 def calculated(node: torch.fx.Node, arguments: Sequence[Any]) -> Any:
     """What a convolution of frames makes of these tensors, by one of images: ATen lays out others."""
     wanted = range(len(node.meta["val"])) if _has_items(node) else [0]
-    made = _by_images(node, lambda target, *args: target(*args), arguments, wanted)
+    made = _by_images(node, lambda target, *args, **kwargs: target(*args, **kwargs), arguments, wanted)
     return tuple(made) if _has_items(node) else made[0]
 
 
@@ -78,8 +102,11 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         graph.erase_node(node)
 
 
-def _by_images(node: torch.fx.Node, call: Callable[..., Any], arguments: Sequence[Any], wanted: Iterable[Any]) -> list[Any]:
+def _by_images(node: torch.fx.Node, call: Call, arguments: Sequence[Any], wanted: Iterable[Any]) -> list[Any]:
     """The results that are wanted, of nodes or tensors."""
+    stack = stack_for(node)
+    if stack is not None:
+        return _by_stacked(node, call, arguments, wanted, stack)
     volumes, (view, left_out, kept) = _VOLUMES[node.target], _VIEWS[_window(node)]  # type: ignore[index]  # it has one
     images = [view(call, each) for each in arguments[:volumes]]
     weight = call(aten.squeeze.dim, arguments[volumes], left_out)
@@ -99,6 +126,33 @@ def _by_images(node: torch.fx.Node, call: Callable[..., Any], arguments: Sequenc
     return made
 
 
+def _by_stacked(node: torch.fx.Node, call: Call, arguments: Sequence[Any], wanted: Iterable[Any], stack: Stack) -> list[Any]:
+    """The same by images of several frames; what is made of many is made in pieces."""
+    volumes = _VOLUMES[node.target]
+    *gradients, volume = arguments[:volumes]
+    weight, bias, stride, padding, dilation, transposed, more, *others = arguments[volumes:]
+    weight_of_images = stacked_frames.weight_of(call, weight, stack)
+    how = bias, *(each[1:] for each in (stride, padding, dilation)), transposed, more[1:], *others
+    if not _has_items(node):
+        pieces = stack.pieces(-(-stack.numbers(_value(volume)) // PIECE))
+        shape, parts = node.meta["val"].shape, []
+        for piece in pieces:
+            images = call(node.target, stacked_frames.images_of(call, volume, piece), weight_of_images, *how)
+            parts.append(_volumes(call, images, (*shape[:2], piece.made, *shape[3:])))
+        return [call(aten.cat.default, parts, 2) if len(parts) > 1 else parts[0]]
+    images = stacked_frames.images_of(call, volume, stack)
+    new = call(node.target, *(_frames(call, each) for each in gradients), images, weight_of_images, *how)
+    made = []
+    for place in wanted:
+        part = call(operator.getitem, new, place)
+        if place == 0 and part is not None:
+            part = stacked_frames.volume_of_gradients(call, part, _value(volume).shape, stack)
+        elif place == 1 and part is not None:
+            part = stacked_frames.gradient_of_weight(call, part, _value(weight).shape, stack)
+        made.append(part)
+    return made
+
+
 def _has_items(node: torch.fx.Node) -> bool:
     return node.target is aten.convolution_backward.default
 
@@ -107,22 +161,22 @@ def _value(each: Any) -> Any:
     return each.meta.get("val") if isinstance(each, torch.fx.Node) else each
 
 
-def _frames(call: Callable[..., Any], volumes: Any) -> Any:
+def _frames(call: Call, volumes: Any) -> Any:
     count, channels, frames, height, width = _value(volumes).shape
     return _seen_as(call, volumes, [count * frames, height, width, channels])
 
 
-def _lines(call: Callable[..., Any], volumes: Any) -> Any:
+def _lines(call: Call, volumes: Any) -> Any:
     count, channels, frames, height, width = _value(volumes).shape
     return _seen_as(call, volumes, [count, frames, height * width, channels])
 
 
-def _volumes(call: Callable[..., Any], images: Any, shape: torch.Size) -> Any:
+def _volumes(call: Call, images: Any, shape: Sequence[int]) -> Any:
     count, channels, *sizes = shape
     return _seen_as(call, images, [count, *sizes, channels])
 
 
-def _seen_as(call: Callable[..., Any], images: Any, sizes: list[int]) -> Any:
+def _seen_as(call: Call, images: Any, sizes: list[int]) -> Any:
     """In these sizes, the channels last: beside them nothing is left of what a size of one had as its stride, by which ATen
     tells layouts apart."""
     dims = _value(images).dim()
@@ -132,7 +186,7 @@ def _seen_as(call: Callable[..., Any], images: Any, sizes: list[int]) -> Any:
 
 #: By what a window goes along: volumes as images, the window's size that is left out, and the numbers that stay of those for
 #: each dimension.
-_VIEWS: dict[str, tuple[Callable[..., Any], int, slice]] = {
+_VIEWS: dict[str, tuple[Call, int, slice]] = {
     "frames": (_frames, 2, slice(1, 3)),
     "sequence": (_lines, 3, slice(0, 2)),
 }

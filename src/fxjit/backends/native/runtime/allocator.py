@@ -3,8 +3,8 @@
 What a forward pass keeps for its backward, and what ATen makes, is no part of a program's arena. glibc returns such memory to
 the system at the end of each backward, since the free end of its heap exceeds a limit that goes by the largest tensor so far
 (up to 64 MB), and each of its pages is handed out, and cleared, anew in the next step: on a virtual machine up to half of the
-time of a small network's step (docs/performance_kernels.md). torch allocates by malloc, so this is one setting of the process. It holds
-as much as it held at its peak then, up to `config.kept_memory_mb` that are free.
+time of a small network's step (docs/performance_kernels.md). torch allocates by malloc, so this is one setting of the
+process. It holds as much as it held at its peak then, up to `config.kept_memory_mb` that are free.
 """
 
 from __future__ import annotations

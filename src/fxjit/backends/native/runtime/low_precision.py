@@ -7,22 +7,15 @@ measured when a program with one like it is first built, at sizes up to those be
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit import logs
-from fxjit.backends.store.artifacts import get_facts, put_facts
-from fxjit.counters import counters
+from .measured import nanoseconds, shortest
 
-from .cc import processor
-
-log = logs.artifact("autotuning")
 aten = torch.ops.aten
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
@@ -30,8 +23,6 @@ LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 MARGIN: Final = 1.5
 #: Sizes up to which calls are measured: of matrices and sequences, and of a convolution's channels and pixels in a row.
 MOST, MOST_CHANNELS, MOST_SIDE = 256, 64, 14
-#: Calls of each, of which the shortest counts; and nanoseconds from which one is enough.
-TURNS, LONG = 5, 5_000_000
 #: Counts up when what is measured changes.
 VERSION: Final = 1
 
@@ -130,21 +121,12 @@ _measured: dict[Trial, tuple[int, int]] = {}
 def is_slow(trial: Trial) -> bool:
     """Whether the call takes `MARGIN` times as long as in float32, by what was measured once of it."""
     if trial not in _measured:
-        facts = ("half types", VERSION, trial.name(), processor(), torch.__version__)
-        _measured[trial] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], trial)
+        half, wide = nanoseconds(
+            ("half types", VERSION, trial.name()), lambda: measure(trial), "calls of half types compared",
+            lambda found: f"a call like {trial.name()}: {found[0] / 1e3:.1f} us, in float32 {found[1] / 1e3:.1f} us")
+        _measured[trial] = half, wide
     half, wide = _measured[trial]
     return half > MARGIN * wide
-
-
-def _compared(key: str, trial: Trial) -> tuple[int, int]:
-    try:
-        half, wide = map(int, get_facts(key)["nanoseconds"])
-    except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
-        half, wide = measure(trial)
-        counters["native"]["calls of half types compared"] += 1
-        log.info("a call like %s: %.1f us, in float32 %.1f us", trial.name(), half / 1e3, wide / 1e3)
-        put_facts(key, {"nanoseconds": [half, wide]})
-    return half, wide
 
 
 def measure(trial: Trial) -> tuple[int, int]:
@@ -156,16 +138,4 @@ def measure(trial: Trial) -> tuple[int, int]:
 
     with _disable_current_modes(), torch.no_grad():
         tensors = trial.tensors()
-        return _shortest(lambda: trial.operator(*tensors, *trial.others)), _shortest(wide)
-
-
-def _shortest(call: Callable[[], Any]) -> int:
-    shortest = LONG
-    for _ in range(TURNS):
-        start = time.thread_time_ns()
-        call()
-        taken = time.thread_time_ns() - start
-        if taken >= LONG:
-            return taken
-        shortest = min(shortest, taken)
-    return max(shortest, 1)
+        return shortest(lambda: trial.operator(*tensors, *trial.others)), shortest(wide)

@@ -6,7 +6,6 @@ A convolution is measured when a program with one like it is first built, on one
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
@@ -16,16 +15,14 @@ from typing import Final
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fxjit import _C, config, logs
-from fxjit.backends.store.artifacts import get_facts, put_facts
-from fxjit.counters import counters
+from fxjit import _C, config
 
-from .cc import processor
-
-log = logs.artifact("autotuning")
+from .measured import nanoseconds
 
 #: Counts up when the kernels change: what was measured of others is no longer true.
 KERNELS: Final = 3
+#: Channels below which a window's rows are too short to be copied, or turned, as vectors.
+LEAST_CHANNELS: Final = 16
 MOST_PIXELS: Final = 28 * 28
 MOST_CHANNELS: Final = 128
 TURNS: Final = 5
@@ -108,8 +105,10 @@ def microseconds_gained(convolution: Convolution) -> float:
 
 def _times(measured: Convolution) -> tuple[int, int]:
     if measured not in _measured:
-        facts = ("own convolution", KERNELS, measured, processor(), torch.__version__)
-        _measured[measured] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], measured)
+        atens, own = nanoseconds(
+            ("own convolution", KERNELS, measured), lambda: measure(measured), "kernels of convolutions compared",
+            lambda found: f"a convolution like {measured}: {found[0] / 1e3:.1f} us by ATen, {found[1] / 1e3:.1f} us by ours")
+        _measured[measured] = atens, own
     return _measured[measured]
 
 
@@ -156,17 +155,6 @@ def _power(size: int, base: int) -> int:
     while found < size:
         found *= base
     return found
-
-
-def _compared(key: str, convolution: Convolution) -> tuple[int, int]:
-    try:
-        atens, own = map(int, get_facts(key)["nanoseconds"])
-    except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
-        atens, own = measure(convolution)
-        counters["native"]["kernels of convolutions compared"] += 1
-        log.info("a convolution like %s: %.1f us by ATen, %.1f us by our kernels", convolution, atens / 1e3, own / 1e3)
-        put_facts(key, {"nanoseconds": [atens, own]})
-    return atens, own
 
 
 def measure(convolution: Convolution) -> tuple[int, int]:

@@ -9,19 +9,12 @@ kernels gain as much from more threads as the BLAS does.
 from __future__ import annotations
 
 import enum
-import hashlib
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-import torch
+from fxjit import _C, config
 
-from fxjit import _C, config, logs
-from fxjit.backends.store.artifacts import get_facts, put_facts
-from fxjit.counters import counters
-
-from .cc import processor
-
-log = logs.artifact("autotuning")
+from .measured import nanoseconds
 
 #: Rows, columns and terms of a product, and whether its first and its second operand are transposed.
 Shape: TypeAlias = tuple[int, int, int, bool, bool]
@@ -62,21 +55,18 @@ def choose_libraries(shapes: Iterable[Shape]) -> None:
 def fastest(shape: Shape, number: int) -> Library:
     """What is fastest at products of this class, by what was measured once."""
     if number not in _measured:
-        facts = ("own products", KERNELS, number, processor(), torch.__version__)
-        _measured[number] = _compared(hashlib.sha256(repr(facts).encode()).hexdigest()[:40], shape)
+        _measured[number] = _compared(shape, number)
     return _measured[number]
 
 
-def _compared(key: str, shape: Shape) -> Library:
+def _compared(shape: Shape, number: int) -> Library:
     m, n, k, a_turned, b_turned = shape
-    try:
-        blas, *own = map(int, get_facts(key)["nanoseconds"])
-    except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
-        blas, *own = _C.time_product(min(m, MOST), min(n, MOST), min(k, MOST), a_turned, b_turned, TURNS)
-        counters["native"]["libraries of products compared"] += 1
-        log.info("products like %d x %d x %d: %.1f us by BLAS, by our kernels %s",
-                 m, n, k, blas / 1e3, ", ".join(f"{each / 1e3:.1f} us" for each in own))  # fmt: skip
-        put_facts(key, {"nanoseconds": [blas, *own]})
+    blas, *own = nanoseconds(
+        ("own products", KERNELS, number),
+        lambda: _C.time_product(min(m, MOST), min(n, MOST), min(k, MOST), a_turned, b_turned, TURNS),
+        "libraries of products compared",
+        lambda found: f"products like {m} x {n} x {k}: {found[0] / 1e3:.1f} us by BLAS, by our kernels "
+                      + ", ".join(f"{each / 1e3:.1f} us" for each in found[1:]))
     if not _C.program_can("tiles"):  # the system may give one process leave to use them, and not another
         own = own[:1]
     from_memory = m <= FEW_ROWS and b_turned and n * k * 4 >= FROM_MEMORY

@@ -1,0 +1,53 @@
+"""Nanoseconds that are measured once for a processor, and kept on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fxjit import logs
+from fxjit.backends.store.artifacts import get_facts, put_facts
+from fxjit.counters import counters
+
+from .cc import processor
+
+log = logs.artifact("autotuning")
+
+#: Calls that are measured, of which the shortest counts; and nanoseconds from which one is enough.
+TURNS, LONG = 5, 5_000_000
+
+
+def nanoseconds(
+    facts: tuple[Any, ...], measure: Callable[[], Sequence[int]], counter: str, said: Callable[[Sequence[int]], str]
+) -> list[int]:
+    """What `measure` gives, in this process or in an earlier one. `facts` say what is measured, alike in all processes;
+    `counter` counts the measurements, and `said` is their line in the log."""
+    key = hashlib.sha256(repr((*facts, processor(), torch.__version__)).encode()).hexdigest()[:40]
+    try:
+        found = list(map(int, get_facts(key)["nanoseconds"]))
+        if len(found) > 1:
+            return found
+    except (KeyError, TypeError, ValueError):  # not measured yet, or damaged
+        pass
+    found = [*measure()]
+    counters["native"][counter] += 1
+    log.info("%s", said(found))
+    put_facts(key, {"nanoseconds": found})
+    return found
+
+
+def shortest(call: Callable[[], Any]) -> int:
+    """Nanoseconds of this thread that a call takes."""
+    least = LONG
+    for _ in range(TURNS):
+        start = time.thread_time_ns()
+        call()
+        taken = time.thread_time_ns() - start
+        if taken >= LONG:
+            return taken
+        least = min(least, taken)
+    return max(least, 1)
