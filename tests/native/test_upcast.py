@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
-from fxjit import config
+from fxjit import _C, config, tensor_shim
 from fxjit.backends.native.choose import upcast
 from fxjit.backends.native.runtime import low_precision
 from fxjit.counters import counters
@@ -229,6 +230,17 @@ def test_calls_are_compared_once_and_what_was_found_is_kept(tmp_path, monkeypatc
         monkeypatch.setattr(low_precision, "_measured", {})
         assert low_precision.is_slow(trial) is first
         assert counters["native"]["calls of half types compared"] == before + 1
+
+
+@pytest.mark.skipif(not tensor_shim.ensure() or not _C.program_can("few rows"), reason="this processor has no AVX-512")
+@pytest.mark.parametrize("rows", [4, 12, 13])
+def test_products_of_few_rows_that_have_a_kernel_are_no_calls_of_float32(monkeypatch, rows: int):
+    monkeypatch.setattr(upcast, "is_slow", lambda _: True)
+    gm = make_fx(lambda x, weight: torch.mm(x, weight.t()), tracing_mode="fake")(
+        torch.randn(rows, 256).bfloat16(), torch.randn(64, 256).bfloat16())
+    upcast.upcast_slow_calls(gm.graph)
+    types = {node.meta["val"].dtype for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)}
+    assert types == {torch.bfloat16 if rows <= 12 else torch.float32}
 
 
 @pytest.mark.parametrize(("times", "slow"), [((100, 100), False), ((140, 100), False), ((160, 100), True)])

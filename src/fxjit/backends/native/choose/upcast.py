@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from fxjit.backends.graph.edit import call_like, copy_in_layout
 
+from ..lower.blas import has_kernel_for_few_rows
 from ..runtime.low_precision import LOW_PRECISION, is_slow, of_attention, of_convolution, of_product
 
 aten = torch.ops.aten
@@ -52,6 +53,8 @@ def _wants_product(node: torch.fx.Node) -> bool:
     has_rows = type(a.shape[-2]) is not int or a.shape[-2] > FEW_ROWS
     same = all(each.dtype is a.dtype for each in (*values, node.meta["val"]))
     product = aten.mm.default if a.dim() == 2 else aten.bmm.default
+    if has_kernel_for_few_rows(a, b):
+        return False
     return has_rows and same and _is_full(*values) and is_slow(of_product(product, (a, b)))
 
 

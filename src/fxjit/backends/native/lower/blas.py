@@ -59,6 +59,14 @@ def product_of_few_rows(node: torch.fx.Node, low: Lowering, weight: torch.fx.Nod
     return found if rows_are and found.m <= FEW_ROWS and found.k >= LEAST_TERMS else None
 
 
+def has_kernel_for_few_rows(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a product of matrices of these sizes and strides is one of those, wherever its operands lie."""
+    if not config.cpp.own_products or not _C.program_can("few rows") or a.dtype is not torch.bfloat16 or a.dim() != 2:
+        return False
+    known = all(type(each) is int for each in (*a.shape, a.stride(1), b.stride(0)))
+    return known and a.shape[0] <= FEW_ROWS and a.shape[1] >= LEAST_TERMS and a.stride(1) == b.stride(0) == 1
+
+
 def second_operand(node: torch.fx.Node) -> Any:
     return node.args[1 if op_name(node) == "linear.default" else -1]
 
