@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -28,9 +29,30 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
+    parser.addoption("--all-sweeps", action="store_true", help="run all programs of the tests that are marked `sweep`")
     parser.addoption("--stored-entries", metavar="FOLDER",
                      help="keep compiled entries in this folder: in a second run with it, programs start compiled")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the programs of a test that is marked `sweep` one in its share runs, along the diagonals of what the parameters span,
+    so that each of their values is in some. Tests that are named one by one always run."""
+    if config.getoption("--all-sweeps") or any("::" in each for each in config.args):
+        return
+    seen: Counter[str] = Counter()
+    kept, left_out = [], []
+    for item in items:
+        marker = item.get_closest_marker("sweep")
+        if marker is None:
+            kept.append(item)
+            continue
+        share, name = marker.args[0], item.nodeid.partition("[")[0]
+        (left_out if (seen[name] + seen[name] // share) % share else kept).append(item)
+        seen[name] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -71,6 +71,7 @@ def skip_unchecked(name, backend):
         pytest.skip("what this torch makes of it checks nothing")
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_what_nobody_uses_raises_as_in_eager(name, backend):

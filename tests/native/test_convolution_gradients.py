@@ -73,6 +73,7 @@ def gradient_of(x, weight, how, kind="normal"):
     return gradient
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_errors_are_those_of_eager(ours, shape):
@@ -206,6 +207,7 @@ TRANSPOSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("how", TRANSPOSED, ids=str)
 def test_a_transposed_convolution_and_its_derivatives(ours, how):

@@ -64,6 +64,7 @@ def laid_out(rows: int, columns: int, turned: bool, gap: int = 0) -> torch.Tenso
     return torch.randn(rows, columns + gap)[:, :columns]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("vectors")
 @needs_kernels
 @pytest.mark.parametrize("m, n, k", SIZES)

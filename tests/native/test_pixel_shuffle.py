@@ -28,6 +28,7 @@ def both(x: Tensor, factor: int) -> tuple[Tensor, ...]:
     return F.pixel_shuffle(x, factor), F.pixel_unshuffle(x, factor), F.relu(F.pixel_shuffle(x * 2, factor)) + 1
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape, factor", SIZES)

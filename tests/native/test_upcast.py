@@ -108,6 +108,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=["plain", "channels last"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("dtype", LOW_PRECISION)

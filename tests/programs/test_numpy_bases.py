@@ -49,6 +49,7 @@ def test_in_the_graph(name: str) -> None:
         np.testing.assert_array_equal(actual[3], expected[3])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", WAYS)
 def test_of_what_leaves(name: str, backend: str) -> None:

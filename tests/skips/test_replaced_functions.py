@@ -31,6 +31,7 @@ def new_function() -> Callable[[torch.Tensor], torch.Tensor]:
     return scope["fn"]  # type: ignore[no-any-return]  # by the text
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("how", ["raises", "something else"])

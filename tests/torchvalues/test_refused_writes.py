@@ -101,6 +101,7 @@ GIVEN: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OVERLAPPING)
