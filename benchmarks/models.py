@@ -95,7 +95,8 @@ class Fxjit:
 
     def notes(self) -> list[str]:
         found = [f"break: {what} ({count})" for what, count in fxjit.counters["graph_break"].items()]
-        return found + [f"skip: {what} ({count})" for what, count in fxjit.counters["skip"].items()]
+        found += [f"skip: {what} ({count})" for what, count in fxjit.counters["skip"].items()]
+        return found + [f"skipped for: {what} ({count})" for what, count in fxjit.counters["skip_cause"].items()]
 
 
 class TorchCompile:

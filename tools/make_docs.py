@@ -261,8 +261,10 @@ DIFFERENCES = (
      "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
      "where it is three operators or more"),
     ("`counters[\"graph_break\"]`",
-     "counts each break in each function that it splits, and those of functions that are given up because of one (in a loop, a "
-     "`try` or a `with`); torch.compile counts none of the latter, and none where the function raises"),
+     "counts each graph that a break ends. A function that is given up because of a break (in a loop, a `try` or a `with`) has "
+     "no graph: it is counted in `counters[\"skip\"]`, and the break by its reason in `counters[\"skip_cause\"]`. "
+     "torch.compile counts none for such a function either, none at a branch on data in the compiled function itself, none "
+     "where the function raises, and one more for each caller of a function that breaks"),
     ("`threading.Lock` and `RLock`, and conditions, semaphores and events made of them",
      "a lock is taken before the graph runs, without waiting, and held until the program lets go of it for the last time; "
      "guards are checked once more under it. Where it is not free, and where operators or calls that are put off might want "

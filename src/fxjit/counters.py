@@ -1,7 +1,8 @@
 """Numbers about what happened, and the seconds each phase took.
 
 `counters` behaves like nested `collections.Counter`s: `counters["graph_break"]["Data-dependent branching"]`. The
-groups are `frames` (total, ok, skipped), `stats` (calls_captured, unique_graphs), `graph_break` and `skip` (by
+groups are `frames` (total, ok, skipped), `stats` (calls_captured, unique_graphs), `graph_break` (of graphs that were
+broken), `skip` and `skip_cause` (of frames that were given up, and of the breaks that they were given up for; each by
 reason), `recompiles` (by function), `cache` (hit, miss: of kernels; graph hit, graph miss, graph not kept), `guards`
 (python), `failed_graphs` and `expectations` (by function: calls that started over eagerly) and what a backend adds. The
 pipeline wraps its stages in `timed(...)`; `compile_times()` reports them.

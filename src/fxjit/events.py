@@ -79,11 +79,7 @@ class GraphBreak(_WithReason):
 
     def summary(self) -> list[str]:
         """The reason, what it means, what to do, and the user's line."""
-        lines = [self.reason, self.explanation, *(f"Hint: {hint}" for hint in self.hints)]
-        if self.user_stack:
-            frame = self.user_stack[-1]
-            lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
-        return lines
+        return [self.reason, self.explanation, *(f"Hint: {hint}" for hint in self.hints), *_place_lines(self.user_stack)]
 
     def __str__(self) -> str:
         return break_text(self.why, self.user_stack)
@@ -91,7 +87,8 @@ class GraphBreak(_WithReason):
 
 @dataclass(frozen=True, slots=True)
 class FrameSkipped(_WithReason):
-    """A frame runs as it stands. `cause` is the break that could not be resumed from, where that is why."""
+    """A frame runs as it stands. `cause` is the break that could not be resumed from, where that is why: it is told and counted
+    here, once, and not as a `GraphBreak`, since no graph was broken by it. `user_stack` leads to its line."""
 
     code: CodeType
     why: Explained
@@ -111,6 +108,7 @@ class FrameSkipped(_WithReason):
         text = f"{self.function} ({place}): {self.reason}\n  {self.explanation}"
         if self.cause:
             text += f"\n  The break: {self.cause.reason}: {self.cause.explanation}"
+            text += "".join(f"\n  {line}" for line in _place_lines(self.user_stack))
         return "\n  Hint: ".join([text, *self.hints])
 
 
@@ -195,7 +193,7 @@ def report_frame_compiled(event: FrameCompiled) -> None:
 
 
 def report_break(reason: str, context: Mapping[str, Any], user_stack: UserStack | None, *, function: str = "") -> GraphBreak:
-    """A graph break that will be resumed from (or that ends in a skip, which is reported as well)."""
+    """A graph break that will be resumed from. One that the frame is given up for is part of what `report_skip` tells."""
     event = break_event(reason, context, user_stack, function=function)
     tell_break(event)
     return event
@@ -209,9 +207,13 @@ def break_event(reason: str, context: Mapping[str, Any], user_stack: UserStack |
 def tell_break(event: GraphBreak) -> None:
     """Counts, logs and passes on a graph break."""
     counters["graph_break"][event.reason] += 1
-    if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", event.why, event.user_stack[-1:]):
-        _breaks_log.info("%s", break_text(event.why, (*_callers(), *event.user_stack)))
+    _log_break(event.why, event.user_stack)
     record_event(event)
+
+
+def _log_break(why: Explained, user_stack: tuple[traceback.FrameSummary, ...]) -> None:
+    if _breaks_log.isEnabledFor(logs.INFO) and _first_time("break", why, user_stack[-1:]):
+        _breaks_log.info("%s", break_text(why, (*_callers(), *user_stack)))
 
 
 def report_skip(
@@ -220,10 +222,10 @@ def report_skip(
     context: Mapping[str, Any],
     user_stack: UserStack | None = None,
     *,
-    cause: GraphBreak | Explained | None = None,
+    cause: Explained | None = None,
 ) -> FrameSkipped:
     """A frame that was to be compiled and is given up. (Frames that are not ours are no event: `log_passed_by`.)"""
-    event = skip_event(code, reason, context, user_stack, cause.why if isinstance(cause, GraphBreak) else cause)
+    event = skip_event(code, reason, context, user_stack, cause)
     tell_skip(event)
     return event
 
@@ -236,10 +238,13 @@ def skip_event(code: CodeType, reason: str, context: Mapping[str, Any], user_sta
 
 
 def tell_skip(event: FrameSkipped) -> None:
-    """Counts, logs and passes on a frame that is given up."""
+    """Counts, logs and passes on a frame that is given up, with the break that it is given up for."""
     code, why = event.code, event.cause
     counters["frames"]["skipped"] += 1
     counters["skip"][event.reason] += 1
+    if why:
+        counters["skip_cause"][why.reason] += 1
+        _log_break(why, event.user_stack)
     if _skips_log.isEnabledFor(logs.INFO) and _first_time("skip", event.why, (code,)):
         head = f"Frame skipped: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
         cause_text = f"\n{why.text('The break that caused it: ')}" if why else ""
@@ -306,6 +311,14 @@ def user_frames(user_stack: UserStack | None) -> tuple[traceback.FrameSummary, .
 def _callers() -> list[traceback.FrameSummary]:
     """The frames of the user's program that are running: those above the frame that is being compiled."""
     return [frame for frame in traceback.extract_stack() if not is_installed(frame.filename)]
+
+
+def _place_lines(user_stack: UserStack) -> list[str]:
+    """The user's line, as a traceback shows it."""
+    if not user_stack:
+        return []
+    frame = user_stack[-1]
+    return [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
 
 
 def break_text(why: Explained, user_stack: UserStack) -> str:

@@ -75,6 +75,7 @@ from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import ClassItemSource, LocalSource, Scope
 from fxjit.guards.tree import build_tree
 from fxjit.guards.why import count_failures, explain_failure
+from fxjit.reasons import explain_reason
 from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
 from fxjit.resume.entry import StartsOver, assemble
 from fxjit.resume.entry import plan as plan_new_code
@@ -244,7 +245,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Se
           bound: Iterable[str | process_state.ResultOf] = ()) -> None:
     """The frame cannot be compiled in part: it runs as it stands, now and (unless a module becomes another by that) later;
     what it calls is still compiled."""
-    cause = None
+    cause, user_stack = None, signal.user_stack
     broke = signal.__cause__
     if options.fullgraph and _is_users_error(broke):
         _tell_of_users_error(frame, broke)
@@ -253,8 +254,8 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Se
         reason = (broke.because or broke) if isinstance(broke, BreakGraph) else signal
         raise events.unsupported(reason.reason, reason.context, reason.user_stack)
     if isinstance(broke, BreakGraph):
-        cause = events.report_break(broke.reason, broke.context, broke.user_stack, function=frame.code.co_qualname)
-    event = events.report_skip(frame.code, signal.reason, signal.context, signal.user_stack, cause=cause)
+        cause, user_stack = explain_reason(broke.reason, **broke.context), broke.user_stack or user_stack
+    event = events.report_skip(frame.code, signal.reason, signal.context, user_stack, cause=cause)
     if signal.reason not in _SKIPPED_ONLY_NOW:
         entries.mark_skipped(frame.code, options, signal.reason)
         for guards in relied_on:

@@ -86,6 +86,30 @@ def test_explain_names_skipped_frames():
     assert "test_explain_names_skipped_frames.<locals>.f" in text and "loop" in text and "graph_break" in text
 
 
+def in_a_loop(x):
+    for _ in range(2):
+        x = x * 2
+        fxjit.graph_break("in the loop")
+    return x
+
+
+def calls_it(x):
+    return in_a_loop(x.sin()).cos()
+
+
+@pytest.mark.parametrize("given_up, broken", [(in_a_loop, 0), (calls_it, 1)], ids=["itself", "called"])
+def test_a_break_is_counted_once(given_up, broken):
+    """A function that is given up has no graph that broke: its break is the cause of the skip, and told with it. The graph of
+    who calls the function did break."""
+    fxjit.counters.clear()
+    found = fxjit.explain(given_up)(torch.ones(2))
+    assert found.graph_break_count == broken and found.graph_count == 2 * broken
+    assert sum(fxjit.counters["graph_break"].values()) == broken
+    assert fxjit.counters["skip"] == {"Graph break in a loop": 1}
+    assert fxjit.counters["skip_cause"] == {"Call to `torch._dynamo.graph_break()`": 1}
+    assert 'fxjit.graph_break("in the loop")' in str(found.skips[0])
+
+
 def test_explain_draws_over_the_source(tmp_path):
     found = fxjit.explain(scaled_by_sign)(*inputs())
     page = found.to_html(tmp_path / "page.html").read_text()

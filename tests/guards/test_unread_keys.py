@@ -267,3 +267,75 @@ def test_a_hook_that_gets_keywords_without_being_replaced_is_seen() -> None:
     block.layer._forward_pre_hooks_with_kwargs[handle.id + 1] = block.layer._forward_pre_hooks_with_kwargs.pop(handle.id)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), block(x))
+
+
+# -- objects as keys ---------------------------------------------------------------------------------------------------
+
+
+class Listener:
+    """Its equality calls something, so that it may not be called but when the program does."""
+
+    compared = 0
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def calls(self) -> float:
+        return self.weight
+
+    def __eq__(self, other: object) -> bool:
+        Listener.compared += 1
+        return isinstance(other, Listener) and self.calls() == other.calls()
+
+    def __hash__(self) -> int:
+        return hash(self.calls())
+
+
+def passes_over_objects(d: dict[Listener, float], x: torch.Tensor) -> Any:
+    for listener in list(d.keys()):
+        x = x + listener.weight
+    for listener, factor in d.items():
+        x = x * listener.weight + factor
+    return x * len(d) if d else x - 1
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.defaultdict])
+def test_objects_as_keys_are_read_by_their_places(kind: Any) -> None:
+    compiled = fxjit.compile(passes_over_objects, backend="eager", fullgraph=kind is not collections.OrderedDict)
+    x = torch.ones(2)
+    for weights in ([], [2.0], [2.0, 3.0], [3.0, 2.0], [3.0, 5.0]):
+        d = kind(None, {}) if kind is collections.defaultdict else kind()
+        d.update({Listener(weight): number + 0.5 for number, weight in enumerate(weights)})
+        compared = Listener.compared
+        for _ in range(2):
+            assert torch.equal(compiled(d, x), passes_over_objects(d, x))
+        assert Listener.compared == compared
+
+
+def test_a_key_that_is_looked_up_is_compared_when_the_program_does() -> None:
+    def looks_up(d: dict[Listener, float], wanted: Listener, x: torch.Tensor) -> Any:
+        for listener in d:
+            x = x + listener.weight
+        return x * d[wanted] if wanted in d else x
+
+    compiled, x = fxjit.compile(looks_up, backend="eager"), torch.ones(2)
+    d = {Listener(2.0): 0.5, Listener(3.0): 1.5}
+    for weight in (2.0, 3.0, 4.0):
+        before = Listener.compared
+        expected = looks_up(d, Listener(weight), x)
+        by_eager = Listener.compared - before
+        assert torch.equal(compiled(d, Listener(weight), x), expected)
+        assert Listener.compared - before == 2 * by_eager
+
+
+def test_a_dict_that_grows_while_it_is_iterated_over_raises() -> None:
+    def grows(d: dict[Listener, float], x: torch.Tensor) -> Any:
+        for listener in d:
+            x = x + listener.weight
+            d[Listener(7.0)] = 1.0
+        return x
+
+    compiled = fxjit.compile(grows, backend="eager")
+    for fn in (grows, compiled):
+        with pytest.raises(RuntimeError, match="dictionary changed size during iteration"):
+            fn({Listener(2.0): 0.5}, torch.ones(2))

@@ -345,6 +345,70 @@ def test_an_object_that_a_weak_reference_gave_ends_with_its_last_name() -> None:
     assert_same_as_eager(run, X, fullgraph=False)
 
 
+class Linked:
+    """Knows the one above it weakly."""
+
+    def __init__(self, above: Linked | None = None, weight: float = 2.0) -> None:
+        self.above = None if above is None else weakref.ref(above)
+        self.weight = weight
+
+
+TOP = Linked(weight=0.5)
+MIDDLE = Linked(TOP)
+BOTTOM = Linked(MIDDLE, 3.0)
+
+
+def test_what_weak_references_give_is_gathered_in_a_loop() -> None:
+    """Something else holds it: the variable that is overwritten, and the list that goes, end nothing."""
+    def run(x: torch.Tensor) -> Any:
+        found = [BOTTOM]
+        above = BOTTOM.above
+        while above is not None:
+            one = above()
+            assert one is not None
+            found.append(one)
+            above = one.above
+            one = None
+        for each in reversed(found):
+            x = x * each.weight
+        found = None
+        return x, BOTTOM.above() is MIDDLE
+
+    assert_same_as_eager(run, X, breaks=0)
+
+
+@pytest.mark.parametrize("through_a_list", [False, True])
+@pytest.mark.parametrize("called", [False, True])
+def test_what_a_weak_reference_gave_ends_where_the_program_lets_go_of_it(through_a_list: bool, called: bool) -> None:
+    def lets_go(holder: Any, x: torch.Tensor) -> Any:
+        given = holder.ref()
+        if through_a_list:
+            found = [given]
+            given = None
+        del holder.held
+        before = holder.ref() is None
+        given = found = None
+        return x + 1, before, holder.ref() is None
+
+    def within(holder: Any, x: torch.Tensor) -> Any:
+        y, before, after = lets_go(holder, x)
+        return y * 2 if after else y, before, holder.ref() is None
+
+    def make() -> tuple[Any, torch.Tensor]:
+        holder = Plain()
+        holder.held = Plain()  # type: ignore[attr-defined]  # written here
+        holder.ref = weakref.ref(holder.held)  # type: ignore[attr-defined]  # the same
+        return holder, X
+
+    def run(given: Any, x: torch.Tensor) -> Any:
+        return (within if called else lets_go)(given, x)
+
+    compiled = fxjit.compile(run, backend="eager")
+    for _ in range(2):  # references that are dead cannot be compared
+        expected, actual = run(*make()), compiled(*make())
+        assert torch.equal(actual[0], expected[0]) and actual[1:] == expected[1:]
+
+
 class Unreferable:
     __slots__ = ("value",)
 

@@ -63,21 +63,23 @@ get_item(PyObject *container, const node *n)
     return PyObject_GetItem(container, n->arg);
 }
 
+/* One entry of a dict in its own order, borrowed: found without the hash of its key. */
+static int
+find_entry(PyObject *dict, Py_ssize_t index, PyObject **key, PyObject **value)
+{
+    Py_ssize_t position = 0, i = -1;
+    while (i < index && PyDict_Next(dict, &position, key, value)) {
+        i++;
+    }
+    return i == index && i >= 0;
+}
+
 static PyObject *
 get_key(PyObject *container, Py_ssize_t index)
 {
     if (PyDict_Check(container) && !PyODict_Check(container)) {
-        if (index >= PyDict_GET_SIZE(container)) {
-            return NULL;
-        }
-        Py_ssize_t position = 0;
         PyObject *key = NULL;
-        for (Py_ssize_t i = 0; i <= index; i++) {
-            if (!PyDict_Next(container, &position, &key, NULL)) {
-                return NULL;
-            }
-        }
-        return Py_NewRef(key);
+        return find_entry(container, index, &key, NULL) ? Py_NewRef(key) : NULL;
     }
     PyObject *iterator = fxjit_stored_keys(container);
     if (iterator == NULL) {
@@ -94,6 +96,10 @@ get_key(PyObject *container, Py_ssize_t index)
 static PyObject *
 get_value(PyObject *container, Py_ssize_t index)
 {
+    if (PyDict_Check(container) && !PyODict_Check(container)) {
+        PyObject *value = NULL;
+        return find_entry(container, index, NULL, &value) ? Py_NewRef(value) : NULL;
+    }
     PyObject *key = PyDict_Check(container) ? get_key(container, index) : NULL;
     if (key == NULL) {
         return NULL;

@@ -506,7 +506,11 @@ class DictKeySource(_Step):
 
 
 def nth_value(container: Any, index: int) -> Any:
-    """list(container.values())[index]"""
+    """list(container.values())[index]; where no order but the dict's own counts, without the hash of the key."""
+    if isinstance(container, dict) and not isinstance(container, OrderedDict):
+        for value in islice(dict.values(container), index, None):
+            return value
+        raise IndexError(index)
     return dict.__getitem__(container, nth_key(container, index))
 
 

@@ -75,6 +75,10 @@ def source_html(known: SourceNotes) -> tuple[str, bool]:
             breaks.add(place)
             _note(notes[place], "why", f"break: {each.reason}", each.explanation, each.hints)
     for skip in known.skips:
+        if skip.cause and skip.user_stack:
+            place = (skip.user_stack[-1].filename, skip.user_stack[-1].lineno or 0)
+            breaks.add(place)
+            _note(notes[place], "why", f"break: {skip.cause.reason}", skip.cause.explanation, skip.cause.hints)
         place = (skip.code.co_filename, skip.code.co_firstlineno)
         _note(notes[place], "skip", f"skipped: {skip.reason}", skip.explanation, skip.hints)
         skipped = {line for _, _, line in skip.code.co_lines() if line}

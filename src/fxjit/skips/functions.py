@@ -146,6 +146,17 @@ WALKS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )
 
+# Methods of classes of C whose packages have them in Python, too, with the same attributes to read: in the first place stands
+# the module of those. They are traced in the place of the ones of C, where the module has such a function (wrapt before 2.0
+# has not: there, the class of C takes the name).
+TWINS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "wrapt.wrappers",
+        "twin",
+        ("wrapt._wrappers.FunctionWrapper.__call__ wrapt._wrappers.CallableObjectProxy.__call__",),
+    ),
+)
+
 # (module, name) of functions that decide by counters which change from call to call and put no operator in the graph: traced,
 # they would be compiled once for each way that they go.
 BOOKKEEPING = frozenset({("torch.optim.lr_scheduler", "step")})
@@ -212,6 +223,17 @@ class Rows:
 rows = Rows(ROWS)
 _steering = Rows(STEERING)
 walks = Rows(WALKS)
+_twins = Rows(TWINS)
+
+
+def twin_of(method: Any) -> FunctionType | None:
+    """The function of Python that does what a method of C does, and is traced in its place."""
+    row = _twins.get(method)
+    if row is None:
+        return None
+    module, cls, name = row[0], method.__objclass__.__name__, method.__name__
+    found = resolve(f"{module}.{cls}.{name}")
+    return found if isinstance(found, FunctionType) else None
 
 
 def is_bookkeeping(fn: FunctionType | None) -> bool:

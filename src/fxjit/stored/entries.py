@@ -378,8 +378,6 @@ def _read_skip(options: Any, frame: Frame, stored: Stored) -> None:
         events.tell_empty(event, entries.is_users(code, options))
         entries.count_empty(code, options, config.recompile_limit)
     else:
-        if broke is not None:
-            events.tell_break(events.GraphBreak(broke, event.user_stack, code.co_qualname))
         events.tell_skip(event)
         entries.mark_skipped(code, options, explained.id)
 

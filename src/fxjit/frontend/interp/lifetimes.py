@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: Where a variable of a frame is, its own or one of a closure.
 _VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
-#: The same, or what a weak reference gave: nothing else may hold it but variables.
+#: The same, or what a weak reference gave: it may be what variables hold.
 _LET_GO_OF = (*_VARIABLES, CallSource)
 #: What has no weak references or finalizers.
 _UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
@@ -112,7 +112,10 @@ def is_of_torch(kind: type) -> bool:
 
 def end_is_awaited(machine: Machine, name: str, value: Value) -> bool:
     """Whether an object may end here and now, when a variable lets go of it or of a sequence that holds it."""
-    return _may_end(machine, value) and _is_last(value, _held(machine, (name,), stack_holds=True))
+    if not _may_end(machine, value) or not _is_last(value, _held(machine, (name,), stack_holds=True)):
+        return False
+    # What a weak reference gave is held by something besides, unless the trace was given that, or changed it (ends.py).
+    return not isinstance(value.source, CallSource) or id(_object(value)) in machine.t.ends.at_stake
 
 
 def ending(machine: Machine, names: Collection[str], *, stack_holds: bool = True) -> list[str]:

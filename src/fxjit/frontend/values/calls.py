@@ -25,6 +25,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.homes import name_with_module
 from fxjit.skips import marks
+from fxjit.skips.functions import twin_of
 
 Handler = Callable[[Tracer, list[Value], dict[str, Value]], Value]
 H = TypeVar("H", bound=Callable[..., Value])
@@ -51,6 +52,8 @@ class Stage(IntEnum):
     VERDICT = 4
     #: Functions of C that walk containers: callables/container_walks.py.
     WALK = 5
+    #: Methods of C whose package has them in Python, too: skips/functions.py.
+    TWIN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,13 @@ _METHODS: Final[set[types.WrapperDescriptorType]] = set()
 
 def has_polyfill(method: Any) -> bool:
     """Whether a special method of a class of C is traced in Python."""
-    return isinstance(method, types.WrapperDescriptorType) and method in _METHODS
+    return isinstance(method, types.WrapperDescriptorType) and (method in _METHODS or twin_of(method) is not None)
+
+
+@resolves(Stage.TWIN)
+def _twin(fn: Any) -> Handler | None:
+    found = twin_of(fn) if isinstance(fn, types.WrapperDescriptorType) else None
+    return None if found is None else Substitute(found)
 
 
 def stands_for(fn: Any) -> Callable[[F], F]:

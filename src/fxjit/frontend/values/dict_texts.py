@@ -6,8 +6,11 @@ from __future__ import annotations
 import collections
 from typing import Any, Final
 
+import torch
+
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
+from fxjit.frontend.values.keys import HashKey, is_repeatable
 from fxjit.frontend.values.sequence import busy_reprs
 from fxjit.guards.source import stored_keys, stored_length
 
@@ -46,8 +49,24 @@ def text_of_dict(t: Tracer, value: Any) -> str:
 _MOST_PLACES: Final = 16
 
 
-def has_few_int_keys(real: dict[Any, Any]) -> bool:
-    return stored_length(real) <= _MOST_PLACES and all(type(key) is int for key in stored_keys(real))
+def is_read_by_place(real: dict[Any, Any]) -> bool:
+    """Whether a dict is followed without a look at its keys: a few numbers, or a few objects whose hash or equality may not be
+    called at another time than the program does."""
+    if stored_length(real) > _MOST_PLACES:
+        return False
+    kinds = set(map(type, stored_keys(real)))
+    return kinds <= {int} or (not isinstance(real, collections.OrderedDict) and not all(map(_may_be_looked_up, kinds)))
+
+
+def _may_be_looked_up(cls: type) -> bool:
+    hasher: Any = cls.__hash__
+    return hasher is object.__hash__ or issubclass(cls, torch.Tensor) or all(
+        is_repeatable(cls, name) for name in ("__hash__", "__eq__"))
+
+
+def place_of(key: object) -> HashKey:
+    """A number, by which the entry may be looked up later, or what no other key is equal to."""
+    return key if type(key) is int else object()
 
 
 def has_one_order(obj: dict[Any, Any]) -> bool:

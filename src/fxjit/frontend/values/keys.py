@@ -135,7 +135,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
         t.raise_(TypeError, f"unhashable type: '{cls.__name__}'")
     if compares_by_identity(cls):
         hasher: Any = cls.__hash__
-        if hasher is not object.__hash__ and not _repeatable(cls, "__hash__"):
+        if hasher is not object.__hash__ and not is_repeatable(cls, "__hash__"):
             t.break_("value-slot", slot="__hash__", type=cls.__name__)
         if isinstance(hasher, FunctionType) and not issubclass(cls, torch.Tensor):
             protocol.hash_(t, value)  # which must be a number
@@ -273,7 +273,7 @@ def _queried(t: Tracer, value: Value) -> HashKey:
     if t.new_source_state(_VARYING_KEYS):  # whether their hashes are one is known only at run time
         t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
     for name in ("__hash__", "__eq__"):
-        if not _repeatable(value.pytype(), name):
+        if not is_repeatable(value.pytype(), name):
             t.break_("value-slot", slot=name, type=value.pytype().__name__)
     found = protocol.hash_(t, value)
     if not found.is_constant():
@@ -298,7 +298,7 @@ def compared_by_c(keys: Iterable[object]) -> bool:
 _C_EQUALITY: Final = frozenset(cls.__eq__ for cls in (str, int, float, bytes, object, type(None), complex))
 
 
-def _repeatable(cls: type, name: str) -> bool:
+def is_repeatable(cls: type, name: str) -> bool:
     """Whether a method of the user's may be called again, and at another time, when the container is made for real: it only
     reads the object and computes. Others (which count, raise, look around) have to be called by the container itself."""
     fn = getattr(cls, name)

@@ -21,7 +21,7 @@ from fxjit.frontend.values import instance_dicts, protocol, set_history
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented, guard_nan_identity
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
-from fxjit.frontend.values.dict_texts import has_few_int_keys, has_one_order, text_of_dict
+from fxjit.frontend.values.dict_texts import has_one_order, is_read_by_place, place_of, text_of_dict
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
 from fxjit.frontend.values.keys import HashKey, NumberKey, compared_by_c, key_of, key_to_find, key_to_store
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
@@ -38,6 +38,7 @@ from fxjit.guards.source import (
     DictValueSource,
     ItemSource,
     Source,
+    nth_value,
     stored_keys,
     stored_length,
 )
@@ -106,14 +107,13 @@ class DictValue(Undoable, Places):
         real, t, source = self._real, self._t, self.source
         if self._by_place is not None and real is not None:
             return self._by_place
-        if not isinstance(real, dict) or self._items or not has_few_int_keys(real):
+        if not isinstance(real, dict) or self._items or not is_read_by_place(real):
             return self.items  # one that was found by its key may be at another place next time
         assert source is not None
         t.guard(LengthIs(source, stored_length(real)))
         self._by_place = {
-            key: (Lazy(t, key, DictKeySource(source, index)),
-                  Lazy(t, dict.__getitem__(real, key), DictValueSource(source, index)))
-            for index, key in enumerate(stored_keys(real))
+            place_of(key): (Lazy(t, key, DictKeySource(source, i)), Lazy(t, nth_value(real, i), DictValueSource(source, i)))
+            for i, key in enumerate(stored_keys(real))
         }
         return self._by_place
 
