@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
+import threading
 import weakref
 from collections.abc import Iterator
 from decimal import Decimal
@@ -92,6 +93,82 @@ def test_weak_dictionaries() -> None:
         return x + 1, lengths, list(found.values()), found.popitem()[1], len(found)
 
     assert assert_same_as_eager(run, X, fullgraph=False)[1:] == ([2, 1], [1], 1, 0)
+
+
+class Base:
+    """Counts by class, weakly."""
+
+    made: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def numbered(cls) -> int:
+        known = Base.made.get(cls)
+        if known is None:
+            known = Base.made[cls] = len(Base.made) + 1
+        return known
+
+
+class Derived(Base):
+    pass
+
+
+def test_weak_dictionaries_by_class() -> None:
+    """A class that its module holds does not end while the program runs."""
+    def run(x: torch.Tensor) -> Any:
+        ref = weakref.ref(Derived)
+        numbers = Base.numbered(), Derived.numbered(), Base.numbered()
+        return x * numbers[1], numbers, ref() is Derived, ref is weakref.ref(Derived), len(Base.made)
+
+    compiled = fxjit.compile(run, backend="eager")
+    for clear in (True, False, True):
+        results = []
+        for fn in (run, compiled):
+            if clear:
+                Base.made.clear()
+            results.append(fn(X))
+            assert sorted(Base.made.values()) == [1, 2]
+        assert torch.equal(results[0][0], results[1][0]) and results[0][1:] == results[1][1:]
+    fxjit.counters.clear()
+    assert torch.equal(fxjit.compile(lambda x: x * Derived.numbered(), backend="eager")(X), X * 2)
+    assert not fxjit.counters["graph_break"]
+
+
+BY_THREAD: weakref.WeakKeyDictionary[threading.Thread, float] = weakref.WeakKeyDictionary()
+
+
+def test_the_running_thread_does_not_end() -> None:
+    def factor(thread: threading.Thread) -> float:
+        one = thread
+        found = BY_THREAD.get(one)
+        if found is None:
+            found = BY_THREAD[one] = 2.0
+        one = None
+        return found
+
+    def run(x: torch.Tensor, thread: threading.Thread) -> Any:
+        y = x * factor(thread)
+        thread = None
+        return y
+
+    compiled = fxjit.compile(run, backend="eager")
+    for fresh in (True, False, False):
+        if fresh:
+            BY_THREAD.clear()
+        assert torch.equal(compiled(X, threading.current_thread()), X * 2)
+    fxjit.counters.clear()
+    assert torch.equal(fxjit.compile(run, backend="eager")(X, threading.current_thread()), X * 2)
+    assert not fxjit.counters["graph_break"]
+
+
+def test_a_weak_reference_to_a_class_of_a_function() -> None:
+    def run(x: torch.Tensor) -> Any:
+        class Local:
+            pass
+
+        ref = weakref.ref(Local)
+        return x + 1, ref() is Local
+
+    assert_same_as_eager(run, X, fullgraph=False)
 
 
 class Entered:

@@ -21,7 +21,7 @@ import torch
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.interp.generators import GeneratorValue
-from fxjit.frontend.interp.lifetimes import is_of_torch, is_referred_to, referred_to_by_trace
+from fxjit.frontend.interp.lifetimes import is_of_torch, is_referred_to, is_running_thread, referred_to_by_trace
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Value
 from fxjit.frontend.values.constant import ConstantFromOutside
 from fxjit.frontend.values.objects import instance_namespace
@@ -278,7 +278,9 @@ class Ends:
             return _FLAGS(kind) & _HEAP_TYPE != 0 and not issubclass(kind, _OUTSIDE)
         if not _FLAGS(kind) & _HEAP_TYPE or not _WEAK_REFERENCES(kind) or not weakref.getweakrefcount(obj):
             return False
-        return not issubclass(kind, _OUTSIDE) and not is_of_torch(kind) and is_referred_to(obj)
+        if issubclass(kind, _OUTSIDE) or is_of_torch(kind) or is_running_thread(obj):
+            return False
+        return is_referred_to(obj)
 
     def _is_finalized(self, kind: type) -> bool:
         """Whether the class has a `__del__` of Python's: files and generators are none of these."""
@@ -294,7 +296,7 @@ def _own_parts(obj: object) -> tuple[object, ...]:
     kind = type(obj)
     if kind is FunctionType:
         return tuple(each for each in (obj.__closure__, obj.__defaults__, obj.__kwdefaults__) if each is not None)  # type: ignore[attr-defined]
-    return () if issubclass(kind, _OUTSIDE) else (obj,)
+    return () if issubclass(kind, _OUTSIDE) or is_running_thread(obj) else (obj,)
 
 
 def _of_frame(frame: Machine) -> list[Value]:

@@ -7,6 +7,7 @@ reads them any more, and the instructions that let go ask whether that is an end
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -147,9 +148,16 @@ def _may_end(machine: Machine, value: Value) -> bool:
     obj = _object(value)
     if _is_plain_sequence(obj):
         return _has_finalizer(obj, within=2)
+    if is_running_thread(obj):
+        return False
     itself = value.realized if isinstance(value, Lazy) else value
     observed = _has_finalizer(obj) or is_referred_to(obj) or id(itself) in referred_to_by_trace(machine.t)
     return observed and _end_is_seen(value, {id(value)})
+
+
+def is_running_thread(obj: object) -> bool:
+    """Whether it is the `threading.Thread` of this very thread, which Python holds."""
+    return issubclass(type(obj), threading.Thread) and obj is threading.current_thread()
 
 
 def _is_of_a_closure(value: Value) -> bool:

@@ -4,14 +4,16 @@ to the running program."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.classes import ClassValue
 from fxjit.frontend.values.keys import compares_by_identity
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -20,6 +22,7 @@ from fxjit.frontend.values.untraceable import StandInValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import AttrSource, CallSource, DictKeySource, Source
+from fxjit.homes import module_of
 
 
 class _Reference(Reference):
@@ -32,7 +35,8 @@ class _Reference(Reference):
     def alive(self, t: Tracer) -> Value:
         found = self.refers_to(t).realize()
         cls = found.pytype()
-        if isinstance(found, TensorValue) or not isinstance(found, UserObjectValue):
+        is_known = isinstance(found, UserObjectValue) and not isinstance(found, TensorValue)
+        if not is_known and not _is_class_of_a_module(found):
             t.break_("value-weak-reference", why=f"it is hashed or compared, and refers to {found.describe()}")
         # References that are two objects compare their referents even where these are one.
         if compares_by_identity(cls) and descriptors.look_up(t, cls, "__eq__")[1] is not object:
@@ -106,7 +110,7 @@ class NewWeakReferenceValue(_Reference):
         return self.cls
 
     def refers_to(self, t: Tracer) -> Value:
-        if not t.is_held(self.referent()):
+        if not _is_class_of_a_module(self.referent()) and not t.is_held(self.referent()):
             t.break_("value-weak-reference", why="whether what it refers to is still there is seen when the program runs")
         return self.referent()
 
@@ -131,9 +135,21 @@ class KnownWeakReferenceValue(NewWeakReferenceValue, Indistinct):
         t.break_("value-weak-reference", why="which of the references to its object it is, is seen when the program runs")
 
 
+def _is_class_of_a_module(value: Value) -> bool:
+    """Whether it is a class that its module holds under its name: it ends no earlier than that."""
+    if not isinstance(value, ClassValue):
+        return False
+    found: object = sys.modules.get(module_of(value.cls))
+    for name in value.cls.__qualname__.split("."):
+        found = namespace.get(name) if isinstance(namespace := getattr(found, "__dict__", None), Mapping) else None
+    return found is value.cls
+
+
 def _checked(t: Tracer, referent: Value) -> Value:
     """The referent of a reference that is made."""
     referent = referent.realize()
+    if _is_class_of_a_module(referent):
+        return referent
     existed = referent.source is not None and not referent.is_constant()
     if not existed and not isinstance(referent, (TensorValue, UserObjectValue)):
         t.break_("value-weak-reference", why=f"{referent.describe()} is no tensor and no object of the program")
@@ -144,6 +160,8 @@ def _checked(t: Tracer, referent: Value) -> Value:
 
 def _with_callback(t: Tracer, cls: type, referent: Value, more: Sequence[Value]) -> Value:
     """One that calls a function of the program when its referent goes: while the frame runs, the graph breaks where that is."""
+    if _is_class_of_a_module(referent):
+        return NewWeakReferenceValue(referent, cls, more)
     if referent.source is None:
         t.break_("value-weak-reference", why="it has a callback, and what it refers to may go while the frame runs")
     awaited: dict[Value, None] = t.new_source_state("weak references").setdefault("with callbacks", {})
@@ -162,10 +180,17 @@ def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     referent = _checked(t, args[0])
     if len(args) == 2:
         return _with_callback(t, weakref.ref, referent, args[1:])
+    if isinstance(referent, ClassValue):
+        classes: dict[type, Value] = t.new_source_state(_TO_CLASSES)  # type: ignore[assignment]  # tables of a trace have no types
+        return classes.setdefault(referent.cls, KnownWeakReferenceValue(referent))
     known: dict[Value, Value] = t.new_source_state("weak references").setdefault("all", {})
     if referent not in known:
         known[referent] = (NewWeakReferenceValue if referent.source is None else KnownWeakReferenceValue)(referent)
     return known[referent]
+
+
+#: The table of the references to classes that a trace made.
+_TO_CLASSES: Final = "weak references to classes"
 
 
 @handles(weakref.KeyedRef)
