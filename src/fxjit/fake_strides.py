@@ -5,8 +5,9 @@ tensor has, and of some operators where an operand's dimensions lie in another o
 image counts as channels-last or not by them. Of small operands ATen itself is asked, by a call on tensors of zeros. Of larger
 ones an elementwise operator is known by its call on a small tensor: it gives the result new strides where all operands have its
 shape and are contiguous (or all are channels-last), or it keeps the operand's, or it takes their dimensions in the order of
-their strides. `x[positions]` does the last with x and the positions. Other operators on larger operands are looked at with
-small ones of the same order: where fake kernel and ATen differ there, the result's dimensions lie as ATen's do.
+their strides. `x[positions]` does the last with x and the positions. Other operators on larger operands, and all of them on
+symbolic sizes, are looked at with small operands of the same order: where fake kernel and ATen differ there, the result's
+dimensions lie as ATen's do.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(results, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in results):
             return result
         strides = _by_aten(func, args, kwargs, results, operands)
-        if strides is None and _is_elementwise(func) and results[0] is result:
+        if strides is None and _is_elementwise(func) and results[0] is result and (is_odd or all(map(_is_known, operands))):
             strides = [_strides(func, args, kwargs, result, operands)]
         if strides in (None, [None]) and not is_odd:
             strides = _by_small_ones(functools.partial(dispatch, mode, func, types), mode, func, (args, kwargs), results)
@@ -72,7 +73,7 @@ def _laid_out(mode: Any, strides: Sequence[tuple[Any, ...] | None], results: Seq
     """The results, with these strides where they are not the ones that torch gave."""
     found = []
     for mine, each in zip(strides, results, strict=True):
-        if mine is not None and mine != each.stride():
+        if mine is not None and not all(map(_is_written_alike, mine, each.stride())):
             with mode:
                 each = torch.empty_strided(each.shape, mine, dtype=each.dtype, device=each.device)
         found.append(each)
@@ -184,11 +185,19 @@ def has_noncanonical_stride(tensor: torch.Tensor) -> bool:
 
 
 def _is_in_another_order(tensor: torch.Tensor) -> bool:
-    """Whether its dimensions lie in memory in another order than in a new tensor, as far as numbers say."""
-    if not _is_known(tensor):
+    """Whether its dimensions lie in memory in another order than in a new tensor, by the numbers that symbols stand for."""
+    layout = _numbers_of(tensor)
+    if layout is None:
         return False
-    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride]
+    strides = [stride for size, stride in zip(layout.shape, layout.strides, strict=True) if size > 1 and stride]
     return strides != sorted(strides, reverse=True)
+
+
+def _numbers_of(tensor: torch.Tensor) -> _Layout | None:
+    """Sizes and strides of a strided tensor of a processor, in the numbers that its symbols stand for in the trace."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return None
+    return _hinted(_layout_of(tensor))
 
 
 #: Sizes up to this one may mean something to an operator (complex numbers, coordinates) and are kept in small operands.
@@ -204,19 +213,24 @@ def _by_small_ones(dispatch: Callable[..., Any], mode: Any, func: OpOverload, gi
     leaves, structure = pytree.tree_flatten(given)
     operands = [each for each in leaves if isinstance(each, torch.Tensor)]
     others = [(type(each), each) for each in leaves if not isinstance(each, torch.Tensor)]
-    if not (all(map(_is_known, (*operands, *results))) and all(map(_is_dense, operands))
-            and all(issubclass(kind, _PLAIN) for kind, _ in others)):
+    if not all(issubclass(kind, _PLAIN) for kind, _ in others):
         return None
-    sizes = sorted({size for each in (*operands, *results) for size in each.shape if size > _MOST_KEPT})
+    numbers = [layout for each in (*operands, *results) if (layout := _numbers_of(each)) is not None]
+    taken, made = numbers[: len(operands)], numbers[len(operands) :]
+    if len(numbers) != len(operands) + len(results) or not all(map(_fills_its_memory, operands, taken)):
+        return None
+    sizes = sorted({size for each in numbers for size in each.shape if size > _MOST_KEPT})
     if len(sizes) > _MOST_SIZES:
         return None
     small = {size: at for at, size in enumerate(sizes, _MOST_KEPT + 1)}
 
-    facts = [(shape := _small_shape(each, small), _dense_in_order(shape, each.stride()), each.dtype) for each in operands]
+    facts = [(shape := _small_shape(own, small), _dense_in_order(shape, own.strides), each.dtype)
+             for own, each in zip(taken, operands, strict=True)]
 
     def shrunk(device: str) -> Any:
-        made = (torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in facts)
-        return pytree.tree_unflatten([next(made) if isinstance(each, torch.Tensor) else each for each in leaves], structure)
+        small_ones = (torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in facts)
+        return pytree.tree_unflatten(
+            [next(small_ones) if isinstance(each, torch.Tensor) else each for each in leaves], structure)
 
     key = func, tuple(facts), tuple(others), structure
     if key not in _known_orders:
@@ -226,19 +240,36 @@ def _by_small_ones(dispatch: Callable[..., Any], mode: Any, func: OpOverload, gi
             right = _run_aten(func, *shrunk("meta"))
         with mode:
             told = None if right is None else _facts_of(dispatch(*shrunk("cpu")))
-        _known_orders[key] = None if right == told else right
-    answer = _known_orders[key]
-    if answer is None or [shape for shape, _ in answer] != [_small_shape(each, small) for each in results]:
+        _known_orders[key] = right, right == told
+    answer, is_told = _known_orders[key]
+    if is_told and all(map(_is_known, (*operands, *results))):  # of symbolic sizes torch has other fake kernels
         return None
-    return [_dense_in_order(each.shape, strides) if min(each.shape, default=0) > 1 else None
-            for each, (_, strides) in zip(results, answer, strict=True)]
+    if answer is None or [shape for shape, _ in answer] != [_small_shape(each, small) for each in made]:
+        return None
+    return [_dense_in_order(each.shape, strides) if min(own.shape, default=0) > 1 else None
+            for each, own, (_, strides) in zip(results, made, answer, strict=True)]
 
 
-def _small_shape(tensor: torch.Tensor, small: Mapping[int, int]) -> tuple[int, ...]:
-    return tuple(small.get(size, size) for size in tensor.shape)
+def _fills_its_memory(tensor: torch.Tensor, numbers: _Layout) -> bool:
+    """Whether it has no gaps; of symbolic sizes, whether its strides are written as the products that this takes."""
+    if _is_known(tensor):
+        return _is_dense(tensor)
+    return all(_is_written_alike(one, other)
+               for one, other in zip(tensor.stride(), _dense_in_order(tensor.shape, numbers.strides), strict=True))
 
 
-_known_orders: dict[tuple[object, ...], list[tuple[tuple[int, ...], tuple[int, ...]]] | None] = {}
+def _is_written_alike(one: Any, other: Any) -> bool:
+    """Whether two numbers are equal as far as their text says, so that nothing is guarded."""
+    texts = [each.node.expr if isinstance(each, torch.SymInt) else each for each in (one, other)]
+    return bool(texts[0] == texts[1])
+
+
+def _small_shape(layout: _Layout, small: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(small.get(size, size) for size in layout.shape)
+
+
+#: What ATen says, and whether the fake kernel says the same.
+_known_orders: dict[tuple[object, ...], tuple[list[tuple[tuple[int, ...], tuple[int, ...]]] | None, bool]] = {}
 
 
 def _dense_in_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

@@ -222,6 +222,23 @@ def test_strides_of_results_where_operands_lie_in_another_order(name, backend):
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("sizes", [((2, 8, 13, 17), (2, 6, 7, 2)), ((3, 4, 9, 5), (3, 8, 4, 2))], ids=["large", "small"])
+@pytest.mark.parametrize("turned", [(0, 3, 1, 2), (0, 2, 3, 1), (3, 2, 1, 0)])
+def test_strides_of_results_in_sizes_that_vary(turned, sizes):
+    """torch's fake kernels for symbolic sizes are others than those for numbers: a sampled image is said to lie as the
+    grid does."""
+    def fn(x, grid):
+        sampled = F.grid_sample(x * 2, grid.tanh(), align_corners=False)
+        return sampled, sampled + 1, x.softmax(1), F.interpolate(x, scale_factor=2)
+
+    images = [torch.randn([shape[at] for at in turned]).permute([turned.index(at) for at in range(4)]) for shape in sizes]
+    compiled = fxjit.compile(fn, backend="native", dynamic=True)
+    for longer in (0, 1):
+        given = images[0], F.pad(images[1], (0, 0, 0, longer)) if longer else images[1]
+        for actual, expected in zip(compiled(*given), fn(*given), strict=True):
+            torch.testing.assert_close(actual, expected, check_stride=True)
+
+
 @pytest.mark.parametrize("positions", [torch.tensor([1, 0]), torch.tensor([[1, 0, 2], [0, 1, 1]]),
                                        torch.tensor([[1, 0, 2], [0, 1, 1]]).t()], ids=["one", "two", "turned"])
 @pytest.mark.parametrize("order", [(0, 2, 1), (1, 2, 0), (2, 1, 0)])

@@ -60,6 +60,40 @@ def test_traced_code_knows_that_it_is(graphs_of):
     torch.testing.assert_close(graphs_of(fn, x)[0], x + 1)
 
 
+def length(mask):
+    return mask.shape[0]
+
+
+def masked(x, mask=None):
+    if mask is None and not torch.compiler.is_compiling():
+        mask = torch.ones(3)
+    return x * length(mask)
+
+
+def test_what_raises_only_under_a_compiler_runs_as_in_eager():
+    """As the encoder of LongT5, which leaves out its default mask when it is compiled, and then needs one."""
+    x = torch.ones(2)
+    compiled = fxjit.compile(lambda x, mask=None: masked(x + 1, mask))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), torch.full((2,), 6.0))
+    (skipped,) = fxjit.counters["skip"]
+    assert skipped == "Exception of a function that asks whether it is compiled"
+    captured = fxjit.counters["stats"]["unique_graphs"]
+    for _ in range(9):  # as many eager calls as the last failure asks for
+        torch.testing.assert_close(compiled(x, torch.ones(2)), torch.full((2,), 4.0))
+    assert fxjit.counters["stats"]["unique_graphs"] > captured
+
+
+def test_what_raises_in_eager_too_raises_beside_that_question():
+    def fn(x):
+        if torch.compiler.is_compiling():
+            x = x + 0
+        raise ValueError(f"no {x.dim()}")
+    for _ in range(3):
+        with pytest.raises(ValueError, match="^no 1$"):
+            fxjit.compile(fn)(torch.ones(2))
+
+
 def test_random_numbers_come_in_eagers_order(assert_same_as_eager):
     def fn(x):
         return torch.rand(3), F.dropout(x, 0.5), torch.randn_like(x), torch.randint(0, 10, (3,)), x.bernoulli(0.5)

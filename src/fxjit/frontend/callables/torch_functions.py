@@ -71,7 +71,7 @@ def default(fn: Any) -> Handler | None:
         if torch.Tensor.__dict__.get(spelled) is fn and tensor_methods.is_torchs(fn):
             return _method_handler(spelled)
         if spelled in _COMPILING and package_of(fn) in ("torch", "fxjit"):
-            return _known_handler(_COMPILING[spelled])
+            return _compiling_handler(_COMPILING[spelled])
     return None
 
 
@@ -120,9 +120,16 @@ def _known_handler(answer: object) -> Handler:
     return lambda t, args, kwargs: t.make(answer)
 
 
+def _compiling_handler(answer: bool) -> Handler:
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        t.root.told_of_compiling |= answer
+        return t.make(answer)
+    return call
+
+
+for _name, _told in _COMPILING.items():
+    handles(getattr(torch.compiler, _name))(_compiling_handler(_told))
 for _fn, _answer in (
-    (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True),
-    (torch.compiler.is_exporting, False),
     (optional("torch._jit_internal.is_scripting"), False), (optional("torch.jit._trace.is_tracing"), False),
     (torch._C._get_tracing_state, None), (optional("torch._C._is_tracing"), False),
     (torch._C._len_torch_dispatch_stack, 0), (optional("torch.fx._symbolic_trace.is_fx_tracing"), False),

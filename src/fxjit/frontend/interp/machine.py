@@ -69,6 +69,7 @@ class Machine:
         "steps",
         "suspended",
         "t",
+        "told_of_compiling",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +105,8 @@ class Machine:
         #: Of a constructor: the object that it is called for.
         self.constructor_result: Value | None = None
         self.backward_jumps = 0
+        #: Of the root: whether the program asked if a compiler is at work, and was told so. Eager code hears otherwise.
+        self.told_of_compiling = False
         self.recursion_limit = 0
         #: The exception that this frame's `except` blocks handle now.
         self.handled: Value | None = None
@@ -237,7 +240,11 @@ class Machine:
 
     def _uncaught(self, break_points: BreakPoints, exc: Value) -> NoReturn:
         """An exception leaves the root frame: CPython runs the instruction that raised it again and raises it for real. What
-        lies between that and the end of a `with` only passes it on."""
+        lies between that and the end of a `with` only passes it on. A program that was told of the compiler may raise for that
+        alone: its frame runs as in eager."""
+        if self.told_of_compiling:
+            broke = BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self))
+            leave_trace(SkipFrameSignal("skip-told-of-compiling", {"error": exc.describe()}, user_stack(self)), broke)
         if self.instructions[self.index].opname == "RERAISE" and exc in self.origins:
             step, self.index = self.origins[exc]
             signal = BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self))
