@@ -167,9 +167,9 @@ are then libmvec's of the same type (up to 4 units in the last place), sums are 
 
 * **float32**: elementary functions are calculated in double and rounded once, or in float with what their largest sum loses.
   Alone, a call of `exp`, `tanh`, `erf` or `log` is ATen's; fused, ours take 0.2 to 1.1 times the time of ATen's
-  ([performance_kernels.md](performance_kernels.md#functions-by-element)), and save its passes. Of all numbers, not samples, eager's largest error of `exp` is 0.56
-  (ours the same), of `log` 0.97 (0.61), of `exp2` 0.85 (0.54), of `log1p` and `expm1` 1.0 (0.88 and 0.71), of `pow` 0.78
-  (0.53).
+  ([performance_kernels.md](performance_kernels.md#functions-by-element)), and save its passes. Of all numbers, not
+  samples, eager's largest error of `exp` is 0.56 (ours the same), of `log` 0.97 (0.61), of `exp2` 0.85 (0.54), of
+  `log1p` and `expm1` 1.0 (0.88 and 0.71), of `pow` 0.78 (0.53).
 * `gelu` and its derivative are calculated in one, with the digits of the tail that eager's `1 + erf(x)` loses: at most 3.3
   units away between -1 and 1 (eager 9.3), 14 at -5 (eager 6.7e5). Where eager's is 0, ours is not.
 * On processors with AVX-512 eager's `log` (MKL's) and its `gelu` around 0 (oneDNN's) are better than elsewhere, and so are

@@ -3,9 +3,9 @@
 The ranks are processes of this machine, over gloo. A communication hook delays each bucket as a network would that sends one
 bucket after the other: `latency + bytes / bandwidth`, from when the network is free. Eager, fxjit with `optimize_ddp` off and
 on, and torch.compile take turns in the same processes; medians of rank 0's steps; only the ratios mean something. Printed as
-Markdown; docs/performance_processes.md has it. `--losses` prints, instead, how far losses are from eager's under DistributedDataParallel,
-FSDP2 and tensor parallel (distributed_losses.py); `--strategies` the time of a step under each, and `--overlap` how much of the
-communication runs beside backward (distributed_steps.py).
+Markdown; docs/performance_processes.md has it. `--losses` prints, instead, how far losses are from eager's under
+DistributedDataParallel, FSDP2 and tensor parallel (distributed_losses.py); `--strategies` the time of a step under each, and
+`--overlap` how much of the communication runs beside backward (distributed_steps.py).
 """
 
 from __future__ import annotations
