@@ -17,7 +17,7 @@ import fxjit
 from fxjit import _C, config, tensor_shim
 from fxjit.backends.native.executor import plan
 from fxjit.backends.native.lower import blas
-from fxjit.backends.native.runtime import own_products
+from fxjit.backends.native.runtime import measured, own_products
 from fxjit.backends.native.runtime.own_products import Library
 from fxjit.counters import counters
 
@@ -242,8 +242,8 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
 )
 def test_weights_from_memory_may_take_longer_in_the_cache(monkeypatch, own: int, shape, ours: bool):
     """Where products of few rows are measured: MKL, which fetches nothing ahead, has half of the memory's speed."""
-    monkeypatch.setattr(own_products, "get_facts", lambda key: {"nanoseconds": [100, own]})
-    assert own_products._compared("", shape) is (Library.VECTORS if ours else Library.BLAS)
+    monkeypatch.setattr(measured, "get_facts", lambda key: {"nanoseconds": [100, own]})
+    assert own_products._compared(shape, 0) is (Library.VECTORS if ours else Library.BLAS)
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ def test_weights_from_memory_may_take_longer_in_the_cache(monkeypatch, own: int,
 )
 def test_the_shortest_time_decides(monkeypatch, times: tuple[int, ...], tiles: bool, fastest: Library):
     """Also where another process measured tiles, for which the system gives this one no leave."""
-    monkeypatch.setattr(own_products, "get_facts", lambda key: {"nanoseconds": list(times)})
+    monkeypatch.setattr(measured, "get_facts", lambda key: {"nanoseconds": list(times)})
     monkeypatch.setattr(own_products._C, "program_can", lambda name: tiles)
-    assert own_products._compared("", (256, 256, 256, False, False)) is fastest
+    assert own_products._compared((256, 256, 256, False, False), 0) is fastest
 
 
 @needs_kernels
