@@ -116,7 +116,7 @@ def test_a_leaf_that_is_seen_is_made_outside(fn, backend):
     expected = outcome(fn)
     fxjit.reset()
     assert outcome(fxjit.compile(fn, backend=backend)) == expected
-    assert fxjit.counters["graph_break"]
+    assert fxjit.counters["graph_break"] or fxjit.counters["skip_cause"]  # the second in a `try`
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
