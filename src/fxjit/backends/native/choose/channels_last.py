@@ -49,9 +49,9 @@ IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 def use_channels_last(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
     convolutions = [node for target in IMAGES for node in graph.find_nodes(op="call_function", target=target)]
+    if not convolutions or not is_known(graph) or sum(map(_work, convolutions)) < channels_last_work():
+        return  # before anything is measured
     turned = set(filter(_is_plane, convolutions))
-    if not turned or not is_known(graph):
-        return
     volumes = [node for node in convolutions if _of_volumes(node)]
     saved = sum(_work(node) * max(1.0, speedup_by_images(node)) for node in turned.intersection(volumes))
     if saved < sum(_work(node) for node in volumes if node not in turned):

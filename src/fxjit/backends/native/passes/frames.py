@@ -13,7 +13,7 @@ import torch.fx
 
 from . import stacked_frames
 from .convolution import Calls
-from .stacked_frames import Call, Stack, stack_of
+from .stacked_frames import Call, Stack, stack_of, value_of
 
 aten = torch.ops.aten
 #: Numbers of images of several frames that are there at once, about: 64 MB.
@@ -35,13 +35,13 @@ def stack_for(node: torch.fx.Node) -> Stack | None:
     volumes = _VOLUMES[node.target]
     ways: Any = node.args[volumes + 2 : volumes + 5]
     groups: Any = node.args[volumes + 7]
-    return stack_of(_value(node.args[volumes - 1]), weight, ways, groups)
+    return stack_of(value_of(node.args[volumes - 1]), weight, ways, groups)
 
 
 def _weight(node: torch.fx.Node) -> torch.Tensor | None:
     """The weight of a convolution of volumes, or of its derivative, that is none of a transposed one."""
     weight, *_ = arguments = node.args[_VOLUMES[node.target] :]
-    value = _value(weight)
+    value = value_of(weight)
     if node.kwargs or not isinstance(value, torch.Tensor) or value.dim() != 5 or arguments[5] is not False:
         return None
     if not all(type(each) is int for each in value.shape):
@@ -67,7 +67,7 @@ def convolve_frames(graph: torch.fx.Graph, is_chosen: Callable[[torch.fx.Node], 
     """The chosen ones whose volumes are channels last, unless the strides of what they make would be others."""
     for target, volumes in _VOLUMES.items():
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if is_chosen(node) and all(map(is_last, map(_value, node.args[:volumes]))):
+            if is_chosen(node) and all(map(is_last, map(value_of, node.args[:volumes]))):
                 _replace(graph, node)
 
 
@@ -134,7 +134,7 @@ def _by_stacked(node: torch.fx.Node, call: Call, arguments: Sequence[Any], wante
     weight_of_images = stacked_frames.weight_of(call, weight, stack)
     how = bias, *(each[1:] for each in (stride, padding, dilation)), transposed, more[1:], *others
     if not _has_items(node):
-        pieces = stack.pieces(-(-stack.numbers(_value(volume)) // PIECE))
+        pieces = stack.pieces(-(-stack.numbers(value_of(volume)) // PIECE))
         shape, parts = node.meta["val"].shape, []
         for piece in pieces:
             images = call(node.target, stacked_frames.images_of(call, volume, piece), weight_of_images, *how)
@@ -146,9 +146,9 @@ def _by_stacked(node: torch.fx.Node, call: Call, arguments: Sequence[Any], wante
     for place in wanted:
         part = call(operator.getitem, new, place)
         if place == 0 and part is not None:
-            part = stacked_frames.volume_of_gradients(call, part, _value(volume).shape, stack)
+            part = stacked_frames.volume_of_gradients(call, part, value_of(volume).shape, stack)
         elif place == 1 and part is not None:
-            part = stacked_frames.gradient_of_weight(call, part, _value(weight).shape, stack)
+            part = stacked_frames.gradient_of_weight(call, part, value_of(weight).shape, stack)
         made.append(part)
     return made
 
@@ -157,17 +157,13 @@ def _has_items(node: torch.fx.Node) -> bool:
     return node.target is aten.convolution_backward.default
 
 
-def _value(each: Any) -> Any:
-    return each.meta.get("val") if isinstance(each, torch.fx.Node) else each
-
-
 def _frames(call: Call, volumes: Any) -> Any:
-    count, channels, frames, height, width = _value(volumes).shape
+    count, channels, frames, height, width = value_of(volumes).shape
     return _seen_as(call, volumes, [count * frames, height, width, channels])
 
 
 def _lines(call: Call, volumes: Any) -> Any:
-    count, channels, frames, height, width = _value(volumes).shape
+    count, channels, frames, height, width = value_of(volumes).shape
     return _seen_as(call, volumes, [count, frames, height * width, channels])
 
 
@@ -179,7 +175,7 @@ def _volumes(call: Call, images: Any, shape: Sequence[int]) -> Any:
 def _seen_as(call: Call, images: Any, sizes: list[int]) -> Any:
     """In these sizes, the channels last: beside them nothing is left of what a size of one had as its stride, by which ATen
     tells layouts apart."""
-    dims = _value(images).dim()
+    dims = value_of(images).dim()
     view = call(aten.view.default, call(aten.permute.default, images, [0, *range(2, dims), 1]), sizes)
     return call(aten.permute.default, view, [0, len(sizes) - 1, *range(1, len(sizes) - 1)])
 

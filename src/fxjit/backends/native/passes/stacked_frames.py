@@ -91,7 +91,7 @@ def images_of(call: Call, volumes: Any, stack: Stack) -> Any:
             part = call(aten.constant_pad_nd.default, part, [0, 0, 0, 0, 0, 0, before, behind])
         parts.append(part)
     stacked = call(aten.cat.default, parts, 4) if len(parts) > 1 else _contiguous(call, parts[0])
-    images, made, *sizes = _value(stacked).shape
+    images, made, *sizes = value_of(stacked).shape
     return call(aten.permute.default, call(aten.view.default, stacked, [images * made, *sizes]), [0, 3, 1, 2])
 
 
@@ -101,7 +101,7 @@ def weight_of(call: Call, weight: Any, stack: Stack) -> Any:
     frames_first = call(aten.permute.default, weight, [0, 2, 1, 3, 4])
     if len(stack.places) != stack.window:
         frames_first = call(aten.slice.Tensor, frames_first, 1, first, last + 1)
-    results, places, channels, height, width = _value(frames_first).shape
+    results, places, channels, height, width = value_of(frames_first).shape
     return call(aten.view.default, _contiguous(call, frames_first), [results, places * channels, height, width])
 
 
@@ -133,10 +133,11 @@ def gradient_of_weight(call: Call, images: Any, shape: torch.Size, stack: Stack)
 
 
 def _contiguous(call: Call, value: Any) -> Any:
-    if _value(value).is_contiguous():
+    if value_of(value).is_contiguous():
         return value
     return call(aten.clone.default, value, memory_format=torch.contiguous_format)
 
 
-def _value(each: Any) -> Any:
+def value_of(each: Any) -> Any:
+    """What a node gives; a tensor itself."""
     return each.meta.get("val") if isinstance(each, torch.fx.Node) else each
