@@ -205,7 +205,9 @@ bucket_collectives_mb: float = _row(
 measure_machine: bool = _row(
     True, "Measure the processor's speeds once (two seconds at most, in a thread of its own, from ten seconds after the first "
     "graph is compiled), keep them on the disk, and decide by them in later processes what is fused, what is ATen's, and what "
-    "threads share. Off, under deterministic algorithms and in process groups of torch.distributed: decided by constants."
+    "threads share. Off, under deterministic algorithms and in process groups of torch.distributed: decided by constants. Off "
+    "and under deterministic algorithms float16 and bfloat16 are calculated in these, however slow this processor is at them.",
+    in_cache_key=True,
 )
 num_threads: int = _row(0, "Threads that C++ kernels run on; 0: as many as torch.get_num_threads() says.")
 

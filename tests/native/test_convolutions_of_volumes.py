@@ -160,6 +160,8 @@ def test_beside_onednn_images_are_made_only_where_a_cache_holds_them(monkeypatch
     x, weight, ways = torch.empty(size), torch.empty(16, 16, 3, 3, 3), ([1, 1, 1], [1, 1, 1], [1, 1, 1])
     trial = volumes.trial_of(x, weight, ways)
     assert trial.onednn is theirs
+    assert volumes.speedup(x, weight, ways) == (0 if theirs else volumes.MARGIN)  # as long as no measurement may decide
+    monkeypatch.setattr(config, "measure_machine", True)
     monkeypatch.setattr(volumes, "_measured", {trial: (1000, 100)})
     assert volumes.speedup(x, weight, ways) == (0 if size[-1] == 48 else 10)
     monkeypatch.setattr(volumes, "MOST_BESIDE_ONEDNN", 0)
@@ -176,7 +178,7 @@ def test_each_is_measured_once_and_what_was_found_is_kept(tmp_path, monkeypatch)
     x, weight, ways = torch.empty(1, 4, 9, 8, 8), torch.empty(4, 4, 3, 3, 3), ([1, 1, 1], [1, 1, 1], [1, 1, 1])
     trial = volumes.trial_of(x, weight, ways)
     assert trial.volume == (1, 4, volumes.MOST_FRAMES, 8, 8)
-    with config.patch(cache_dir=str(tmp_path)):
+    with config.patch(cache_dir=str(tmp_path), measure_machine=True):
         before = counters["native"]["convolutions of volumes compared"]
         for _ in range(2):  # two processes
             monkeypatch.setattr(volumes, "_measured", {})
@@ -187,6 +189,7 @@ def test_each_is_measured_once_and_what_was_found_is_kept(tmp_path, monkeypatch)
 @pytest.mark.parametrize(("times", "faster"), [((100, 100), False), ((105, 100), False), ((120, 100), True)])
 def test_what_decides_is_how_much_faster_images_are(monkeypatch, times: tuple[int, int], faster: bool):
     x, weight, ways = torch.empty(1, 16, 4, 8, 8), torch.empty(16, 16, 3, 3, 3), ([1, 1, 1], [1, 1, 1], [1, 1, 1])
+    monkeypatch.setattr(config, "measure_machine", True)
     monkeypatch.setattr(volumes, "_measured", {volumes.trial_of(x, weight, ways): times})
     monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
     gm = _graph(lambda x, weight: F.conv3d(x, weight, padding=1), x, weight)

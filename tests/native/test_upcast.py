@@ -231,7 +231,7 @@ def test_a_call_like_it_is_measured_in_both_types(trial):
 def test_calls_are_compared_once_and_what_was_found_is_kept(tmp_path, monkeypatch):
     trial = next(trials())
     monkeypatch.setattr(low_precision, "_measured", {})
-    with config.patch(cache_dir=str(tmp_path)):
+    with config.patch(cache_dir=str(tmp_path), measure_machine=True):
         before = counters["native"]["calls of half types compared"]
         first = low_precision.is_slow(trial)
         monkeypatch.setattr(low_precision, "_measured", {})
@@ -254,4 +254,11 @@ def test_products_of_few_rows_that_have_a_kernel_are_no_calls_of_float32(monkeyp
 def test_what_decides_is_how_much_longer_the_half_type_takes(monkeypatch, times: tuple[int, int], slow: bool):
     trial = next(trials())
     monkeypatch.setattr(low_precision, "_measured", {trial: times})
-    assert low_precision.is_slow(trial) is slow
+    with config.patch(measure_machine=True):
+        assert low_precision.is_slow(trial) is slow
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert not low_precision.is_slow(trial)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert not low_precision.is_slow(trial)

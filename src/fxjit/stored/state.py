@@ -23,7 +23,7 @@ _APART: Final = frozenset({
     "suppress_errors", "verbose", "recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit",
     "error_on_recompile", "tiers", "background_budget", "concurrent_compile", "verify_guards", "verify_guard_fast_path",
     "progress", "report", "logs", "cache_dir", "cache_size_mb", "disk_cache", "cache_graphs", "store_entries", "cpp.compiler",
-    "triton.compile_processes", "measure_machine",
+    "triton.compile_processes",
 })  # fmt: skip
 
 

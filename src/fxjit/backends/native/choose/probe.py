@@ -30,6 +30,7 @@ from fxjit.counters import counters
 from fxjit.errors import CppCompileError
 
 from ..runtime import cc
+from ..runtime.measured import may_decide
 from .machine import FAR, REFERENCE, Machine, from_facts, graded
 
 log = logs.artifact("autotuning")
@@ -111,7 +112,7 @@ def present() -> Machine:
     Those of REFERENCE where nothing was measured, where the setting is off, and where decisions must be the same in each run
     (deterministic algorithms) or on each rank: a kernel and ATen differ in the last bits of a number.
     """
-    if not config.measure_machine or torch.are_deterministic_algorithms_enabled() or _has_ranks():
+    if not may_decide() or _has_ranks():
         return REFERENCE
     return _at_start(str(config.cache_dir), config.disk_cache)
 

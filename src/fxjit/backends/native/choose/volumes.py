@@ -22,7 +22,7 @@ from fxjit import _C, torch_private
 from ..passes.frames import convolve_frames, is_of_frames, stack_for
 from ..passes.stacked_frames import images_of, stack_of, weight_of
 from ..runtime import own_convolutions
-from ..runtime.measured import nanoseconds, shortest
+from ..runtime.measured import may_decide, nanoseconds, shortest
 from ..runtime.own_convolutions import LEAST_CHANNELS, Convolution
 
 aten = torch.ops.aten
@@ -99,11 +99,13 @@ def trial_of(volume: torch.Tensor, weight: torch.Tensor, ways: Sequence[Any]) ->
 
 def speedup(volume: torch.Tensor, weight: torch.Tensor, ways: Sequence[Any]) -> float:
     """How many times as fast images of several frames are convolved, by what was measured once of such volumes; 0 where that is
-    not worth it."""
+    not worth it. Where measurements may not decide, all but oneDNN's are."""
     trial = trial_of(volume, weight, ways)
     stack = stack_of(volume, weight, ways, 1)
     if stack is None or (trial.onednn and stack.numbers(volume) > MOST_BESIDE_ONEDNN):
         return 0.0
+    if not may_decide():
+        return 0.0 if trial.onednn else MARGIN
     if trial not in _measured:
         whole, stacked = nanoseconds(
             ("volumes", VERSION, trial), lambda: measure(trial), "convolutions of volumes compared",

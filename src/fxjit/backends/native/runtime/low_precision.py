@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .measured import nanoseconds, shortest
+from .measured import may_decide, nanoseconds, shortest
 
 aten = torch.ops.aten
 
@@ -119,7 +119,10 @@ _measured: dict[Trial, tuple[int, int]] = {}
 
 
 def is_slow(trial: Trial) -> bool:
-    """Whether the call takes `MARGIN` times as long as in float32, by what was measured once of it."""
+    """Whether the call takes `MARGIN` times as long as in float32, by what was measured once of it; where measurements may not
+    decide, none does."""
+    if not may_decide():
+        return False
     if trial not in _measured:
         half, wide = nanoseconds(
             ("half types", VERSION, trial.name()), lambda: measure(trial), "calls of half types compared",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fxjit import logs
+from fxjit import config, logs
 from fxjit.backends.store.artifacts import get_facts, put_facts
 from fxjit.counters import counters
 
@@ -19,6 +19,12 @@ log = logs.artifact("autotuning")
 
 #: Calls that are measured, of which the shortest counts; and nanoseconds from which one is enough.
 TURNS, LONG = 5, 5_000_000
+
+
+def may_decide() -> bool:
+    """Whether what this machine was measured to do decides in which types and by which operators is calculated: not where the
+    setting is off, nor where each run has to give the same numbers (deterministic algorithms)."""
+    return config.measure_machine and not torch.are_deterministic_algorithms_enabled()
 
 
 def nanoseconds(
