@@ -62,8 +62,16 @@ class Effects:
         self._confined_since: int | None = None
         self._reached_back = False
         self._undo_checks: dict[Value, Callable[[], bool]] = {}
+        #: Containers, cells and namespaces that changed before a function is traced which a graph will call as it is: the
+        #: graph runs before their changes are replayed. None where no such function is being traced.
+        self._changed_before: frozenset[Value] | None = None
+        self._reads_since, self._was_read = 0, False
         #: Told what existed before and is about to change, once.
         self.on_first_change: Callable[[Value], None] | None = None
+
+    @property
+    def changed_before(self) -> frozenset[Value] | None:
+        return self._changed_before
 
     def mutate(self, value: Value) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end."""
@@ -129,6 +137,21 @@ class Effects:
         yield lambda: self._forget_undone(length) and not self._reached_back and len(self._log) == length
         self._confined_since, self._reached_back, self._undo_checks = since, reached_back or self._reached_back, snapshots
 
+    @contextmanager
+    def reporting_reads(self) -> Iterator[Callable[[], bool]]:
+        """A context that reports whether its block read anything that was changed before it."""
+        outer = self._changed_before, self._reads_since, self._was_read
+        self._changed_before, self._reads_since, self._was_read = frozenset(self._restored), next_creation_id(), False
+        try:
+            yield lambda: self._was_read
+        finally:
+            self._changed_before, self._reads_since, self._was_read = outer
+
+    def note_read(self, value: Value) -> None:
+        """The contents of `value` may be looked at."""
+        if self._changed_before and (value in self._changed_before or getattr(value, "base", None) in self._changed_before):
+            self._was_read = True
+
     def _forget_undone(self, start: int) -> bool:
         """Take out of the log what has been undone since `start`; whether everything has that could be."""
         for value, restored in self._undo_checks.items():
@@ -144,6 +167,8 @@ class Effects:
         if stored is None or name not in stored:
             return None
         value = stored[name]
+        if self._changed_before is not None and obj.creation_id < self._reads_since:
+            self._was_read = True
         if value is None:
             return NOT_IMPLEMENTED
         return value.realize() if isinstance(value, Lazy) else value

@@ -36,6 +36,10 @@ class EffectLog(Protocol):
     def made_classes(self) -> MadeClasses:
         """Classes that the trace made."""
 
+    @property
+    def changed_before(self) -> frozenset[Value] | None:
+        """What changed before a block of `reporting_reads`; None outside of one."""
+
     def is_mutated(self, value: Value) -> bool:
         """Whether `mutate` was called with the value."""
 
@@ -62,6 +66,12 @@ class EffectLog(Protocol):
 
     def call_later(self, fn: Callable[..., object], args: Sequence[Value | object]) -> None:
         """Call `fn(*args)` after the graph ran, in order with the other effects (setting process state...)."""
+
+    def reporting_reads(self) -> AbstractContextManager[Callable[[], bool]]:
+        """A context that reports whether its block read anything that was changed before it."""
+
+    def note_read(self, value: Value) -> None:
+        """The contents of `value` may be looked at."""
 
     def reach_back(self) -> None:
         """Something that existed before is changed by the graph itself."""

@@ -8,7 +8,8 @@ because of a dry run: they are traced, and the operators discarded. Where that c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -24,8 +25,9 @@ from fxjit.frontend.values.objects import UserObjectValue, new_instance
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import ConstIs, TypeIs
-from fxjit.guards.source import AttrSource, Source
+from fxjit.guards.held import WeakHeld
+from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
+from fxjit.guards.source import AttrSource, LocalSource, Source
 from fxjit.schemas import runs_once
 
 #: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
@@ -119,14 +121,29 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
-    with t.capture_subgraph(name) as nodes:
+    held, operands = _held_arguments(t, given)
+    with t.effects.reporting_reads() as anything_was_read, t.capture_subgraph(name) as nodes:
         dirty = _rehearse(t, owner, cls, given)
-    function = apply_function(cls)
+        if anything_was_read():
+            t.break_("call-with-effects", function=name, why="it reads what the program changed before")
+    function = apply_function(cls, held)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
     t.discard(nodes)
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
-    return t.emit(function, given)
+    return t.emit(function, operands)
+
+
+def _held_arguments(t: Tracer, given: list[Value]) -> tuple[dict[int, Callable[[], Any]], list[Value]]:
+    """Objects of the program's among the arguments, by their places, and the other arguments. The call is one for these very
+    objects; one that a variable holds may be another in each call, and breaks the graph."""
+    held: dict[int, Callable[[], Any]] = {}
+    for place, arg in enumerate(given):
+        if type(arg) is UserObjectValue and arg.base is None and arg.obj is not None and arg.source is not None:
+            if not isinstance(arg.source, LocalSource):
+                t.guard(IdIs(arg.source, arg.obj))
+                held[place] = partial(getattr, WeakHeld(arg.obj), "obj")
+    return held, [arg for place, arg in enumerate(given) if place not in held]
 
 
 def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Value, FunctionContextValue]:

@@ -37,6 +37,7 @@ class CellValue(Places):
 
     def get(self, t: Tracer) -> Value | None:
         """The content of the cell; None when it is empty."""
+        t.effects.note_read(self)
         contents = self.contents
         if contents is None:
             if self._found_empty and self.source is not None:

@@ -66,6 +66,7 @@ class NamespaceValue(Places):
         """The value of a name that the namespace itself has."""
         self.look_at(t, name)
         if name in self.written:
+            t.effects.note_read(self)
             value = self.written[name]
             return value.realize() if value is not None else None
         if name in self.namespace:
