@@ -228,3 +228,32 @@ def test_gradients_flow_through_all_iterations() -> None:
         call(x, 6).backward()
         grads.append(x.grad)
     assert torch.equal(*grads)
+
+
+def test_a_loop_over_a_progress_bar_is_given_up_at_once() -> None:
+    """The bar is made and iterated for real: one break, and no resume function that would end before its first instruction."""
+    tqdm = pytest.importorskip("tqdm").tqdm
+
+    def run(x: Any) -> Any:
+        y = x + 1
+        for step in tqdm(range(3), leave=False):
+            y = y * (step + 1)
+        return y
+
+    with fxjit.config.patch(resume_in_loops=False):
+        assert_same_as_eager(run, torch.ones(3), fullgraph=False, graphs=1, breaks=1)
+        assert sum(fxjit.counters["skip"].values()) == 1
+
+
+def test_what_stands_before_a_loop_over_a_given_bar_is_compiled() -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
+
+    def run(x: Any, bar: Any) -> Any:
+        y = x + 1
+        for step in bar:
+            y = y * (step + 1)
+        return y
+
+    with fxjit.config.patch(resume_in_loops=False):
+        assert_same_as_eager(run, fullgraph=False, graphs=1, breaks=1,
+                             make=lambda: (torch.ones(3), tqdm(range(3), leave=False)))

@@ -6,6 +6,8 @@ machine.py calls it before it decides a break point, and when it is at one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import CO_GENERATOR
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -19,8 +21,9 @@ from fxjit.frontend.tracer import EffectLog
 from fxjit.frontend.values import instance_dicts
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
+from fxjit.frontend.values.descriptors import find
 from fxjit.frontend.values.sequence import ListValue
-from fxjit.guards.source import GlobalSource, Source
+from fxjit.guards.source import GlobalSource, LocalSource, Source
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -36,6 +39,8 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     instruction = code.instructions[index]
     if not config.resume_in_loops and (instruction.opname == "FOR_ITER" or in_loop(code, index)):
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
+    if not config.resume_in_loops and instruction.opname == "GET_ITER" and _loops_over_real_generator(machine, index):
+        return "skip-loop", {"why": f"line {instruction.line} is a loop over a generator that is made for real"}
     if not config.resume_in_try and is_in_try(code, index):
         return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
     if instruction.opname == "LOAD_FAST" and str(instruction.argval).startswith("."):
@@ -49,6 +54,18 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
         if isinstance(value, WithExitValue) and not value.resumable and not value.can_be_kept:
             return _not_kept(value)
     return None
+
+
+def _loops_over_real_generator(machine: Machine, index: int) -> bool:
+    """Whether a resume function begins with a loop over an object whose `__iter__` is a generator function, and that breaks
+    (a progress bar): the loop is one over a generator from outside, which is not followed, and nothing stands between."""
+    value = machine.stack[-1] if machine.stack else None
+    if machine.code.instructions[index + 1].opname != "FOR_ITER" or value is None:
+        return False
+    if not isinstance(value.source, LocalSource) or not value.source.name.startswith(".stack"):
+        return False
+    iterates = find(value.pytype(), "__iter__")[0]
+    return isinstance(iterates, FunctionType) and bool(iterates.__code__.co_flags & CO_GENERATOR)
 
 
 #: The reasons of `why_not_resumable` that are about a block in the frame: what stands before it can be compiled.
