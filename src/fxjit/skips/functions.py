@@ -153,8 +153,16 @@ TWINS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "wrapt.wrappers",
         "twin",
-        ("wrapt._wrappers.FunctionWrapper.__call__ wrapt._wrappers.CallableObjectProxy.__call__",),
+        (
+            "wrapt._wrappers.FunctionWrapper.__call__ wrapt._wrappers.CallableObjectProxy.__call__",
+            "wrapt._wrappers.BoundFunctionWrapper.__call__",
+        ),
     ),
+)
+
+# Classes of C whose instances wrap a function, and make one of the class in the first place when they are read as methods.
+BINDERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("wrapt._wrappers.BoundFunctionWrapper", "binder", ("wrapt._wrappers.FunctionWrapper",)),
 )
 
 # (module, name) of functions that decide by counters which change from call to call and put no operator in the graph: traced,
@@ -224,6 +232,7 @@ rows = Rows(ROWS)
 _steering = Rows(STEERING)
 walks = Rows(WALKS)
 _twins = Rows(TWINS)
+_binders = Rows(BINDERS)
 
 
 def twin_of(method: Any) -> FunctionType | None:
@@ -234,6 +243,13 @@ def twin_of(method: Any) -> FunctionType | None:
     module, cls, name = row[0], method.__objclass__.__name__, method.__name__
     found = resolve(f"{module}.{cls}.{name}")
     return found if isinstance(found, FunctionType) else None
+
+
+def bound_class_of(kind: type) -> type | None:
+    """The class of C whose instances a descriptor of the C class `kind` makes."""
+    row = _binders.get(kind)
+    found = None if row is None else resolve(row[0])
+    return found if isinstance(found, type) else None
 
 
 def is_bookkeeping(fn: FunctionType | None) -> bool:

@@ -16,10 +16,12 @@ from fxjit import _C
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
+from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, TypeSource, mro_of, namespace_of
 from fxjit.homes import module_of
+from fxjit.skips.functions import bound_class_of
 
 #: Packages whose classes and functions are taken as they are: nothing of theirs is guarded.
 _TRUSTED: Final = frozenset({
@@ -39,6 +41,10 @@ BUILTIN_CALLABLES: Final = (types.WrapperDescriptorType, types.MethodDescriptorT
 #: How what functools.lru_cache gives is bound: as a function is. Other descriptors of C that wrap a function (wrapt's, what
 #: mypyc compiled) bind as they please.
 _CACHE_BINDS: Final = vars(type(functools.cache(len)))["__get__"]
+
+#: What a wrapper of C gives that is read through an object, or through a class; None where that is not known
+#: (bound_wrappers.py).
+bound_by_c: Final[ExtensionPoint[[Tracer, Value, type, Value | None, Value], Value | None]] = ExtensionPoint("bound_by_c")
 
 _IMMUTABLE: Final = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
@@ -226,6 +232,9 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
         return t.call(fn, [descriptor, t.make(None) if obj is None else obj, cls], None)
     if not isinstance(getter, types.WrapperDescriptorType):
         t.break_("attribute-unsupported", value=cls.describe(), name=name)
+    bound = bound_by_c(t, _raw_value(t, raw, source), kind, obj, cls) if bound_class_of(kind) is not None else None
+    if bound is not None:
+        return bound
     if obj is None:
         # A C descriptor read through its class: itself, or a constant such as `cls.__name__`.
         return t.make(raw.__get__(None, cls.as_constant()))
