@@ -9,10 +9,15 @@ import os
 import sys
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import torch
+
+#: What torch imports with the first shape environment, and with it torch._dynamo.
+_SHAPES: Final = "torch.fx.experimental.validator"
 
 #: The oldest and the newest release that the test suite was run on, in part or whole (noxfile.py runs all of it).
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -72,18 +77,42 @@ def rounds_bound_of_softshrink(dtype: torch.dtype) -> bool:
 
 
 def import_of_shapes() -> None:
-    """Imports what torch imports with the first shape environment. Modules of it ask for the working directory: where that has
-    been removed, which is an error in Python, they are told another, and their settings are made of that."""
-    name = "torch.fx.experimental.validator"
-    if name in sys.modules:
+    """Imports what torch imports with the first shape environment, in a thread of its own: `torch.fx.wrap` leaves its frame in
+    a cycle, and with it those of its callers, whose locals would live until the collector runs. Within an import of the
+    program's it stays in its thread, as another one may have to wait for that module."""
+    if _SHAPES in sys.modules:
         return
+    if _is_importing():
+        _import_shapes()
+        return
+    with ThreadPoolExecutor(1, "fxjit-import") as thread:
+        try:
+            imported = thread.submit(_import_shapes)
+        except RuntimeError:  # the interpreter ends, and starts no thread
+            _import_shapes()
+            return
+        imported.result()
+
+
+def _is_importing() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _import_shapes() -> None:
+    """Modules of it ask for the working directory: where that has been removed, which is an error in Python, they are told
+    another, and their settings are made of that."""
     asked = os.getcwd
     try:
         asked()
     except OSError:
         folder = tempfile.gettempdir()  # which may ask for the working directory itself
         os.getcwd = lambda: folder
-        try:
-            importlib.import_module(name)
-        finally:
-            os.getcwd = asked
+    try:
+        importlib.import_module(_SHAPES)
+    finally:
+        os.getcwd = asked

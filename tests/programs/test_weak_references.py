@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import statistics
+import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,6 +23,14 @@ from tests.differential import assert_same_as_eager
 import fxjit
 
 X = torch.ones(2)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What is in a cycle does not end meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Plain:
@@ -684,6 +696,7 @@ def in_a_dictionary_of_values(box):
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", [taken_out_and_deleted, taken_out_of_the_stack, replaced_in_its_list, kept_in_its_list,
                                      in_a_dictionary_of_values])
+@pytest.mark.usefixtures("no_collection")
 def test_a_tensor_of_a_list_ends_where_the_list_and_the_frame_let_go_of_it(program, backend):
     compiled = fxjit.compile(program, backend=backend)
     expected = program([torch.ones(3)])
@@ -691,6 +704,25 @@ def test_a_tensor_of_a_list_ends_where_the_list_and_the_frame_let_go_of_it(progr
         found = compiled([torch.ones(3)])
         assert found[0] == expected[0]
         torch.testing.assert_close(found[1], expected[1])
+
+
+FIRST_COMPILE = textwrap.dedent("""
+    import gc, weakref
+    import torch, fxjit
+    gc.disable()
+
+    def called():
+        kept = torch.ones(3)
+        fxjit.compile(lambda x: x + 1, backend="eager")(kept)
+        return weakref.ref(kept)
+
+    assert called()() is None
+""")
+
+
+def test_what_torch_imports_with_the_first_compile_keeps_no_frame_of_the_program():
+    done = subprocess.run([sys.executable, "-c", FIRST_COMPILE], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

@@ -77,6 +77,11 @@ class GraphBuilder:
         self._last_placeholder: torch.fx.Node | None = None
         self._root = torch.nn.Module()
 
+    def release(self) -> None:
+        """Let go of what the inputs were in the traced call: the trace is given up, and values may hold it in a cycle."""
+        self.inputs = []
+        self._by_node.clear()
+
     def placeholder(self, source: Source, example: object, fake: object) -> torch.fx.Node:
         """A graph input, in the order in which they were first looked at."""
         graph = self.graph

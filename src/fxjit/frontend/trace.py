@@ -712,6 +712,7 @@ class Trace:
         for table in (self.lazies, self._by_id, self._by_source, self._by_fake, self._scratch):
             table.clear()  # type: ignore[attr-defined]  # all are dicts, or a list
         self.policy.release()
+        self.builder.release()
 
     def _add_shape_guards(self) -> None:
         """Called once the backend has seen the graph: it may have specialised symbols too."""
