@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
+import types
 
+import pytest
 import torch
 from tests.differential import assert_same_as_eager
+
+import fxjit
 
 
 class Manager:
@@ -139,3 +144,85 @@ def test_an_exit_that_looks_at_the_traceback_gets_one():
         return x * 2, noted
 
     assert_same_as_eager(f, torch.ones(3), fullgraph=False)
+
+
+class Closing:
+    """Looks whether there is a traceback, and hands it on."""
+
+    def __init__(self, noted):
+        self.noted = noted
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, where):
+        self.noted.append((kind, where is None, bool(where), isinstance(where, types.TracebackType), type(where).__name__))
+        return self.close(kind, error, where)
+
+    def close(self, *how):
+        return how != (None, None, None) and how[0] is not KeyError
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_traceback_that_nobody_looks_into_is_passed_on_in_the_graph(error, nested):
+    def f(x):
+        noted = []
+        try:
+            with contextlib.ExitStack() if nested else contextlib.nullcontext() as stack, Closing(noted):
+                if nested:
+                    stack.enter_context(Closing(noted))
+                    stack.enter_context(torch.no_grad())
+                x = x + 1
+                raise error("a")
+        except KeyError as caught:
+            noted.append(caught.args)
+        return x * 2, noted
+
+    assert_same_as_eager(f, torch.ones(3))
+
+
+def test_an_exit_stack_gives_the_traceback():
+    class Noting(Closing):
+        def close(self, kind, error, where):
+            self.noted.append([frame.name for frame in traceback.extract_tb(where)][:1])
+            return True
+
+    def f(x):
+        noted = []
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Noting(noted))
+            raise KeyError("a")
+        return x * 2, noted
+
+    assert_same_as_eager(f, torch.ones(3), fullgraph=False)
+
+
+def test_the_exception_that_is_handled_has_its_traceback():
+    def f(x):
+        noted = []
+        try:
+            raise KeyError("a")
+        except KeyError as error:
+            where = sys.exc_info()[2]
+            noted += where is None, where is not None, error.__traceback__ is None
+            error.__traceback__ = where
+            noted.append(error.with_traceback(where) is error)
+        return x * 2, noted
+
+    def kept(x):
+        try:
+            raise KeyError("a")
+        except KeyError:
+            where = sys.exc_info()[2]
+        return x * 2, where.tb_next is None, where.tb_frame.f_code.co_name
+
+    def same(x):
+        try:
+            raise KeyError("a")
+        except KeyError as error:
+            return x * 2, error.__traceback__ is sys.exc_info()[2], error.__traceback__ == error.__traceback__
+
+    assert_same_as_eager(f, torch.ones(3))
+    for given_up in (kept, same):
+        assert fxjit.compile(given_up, backend="eager")(torch.ones(3))[1:] == given_up(torch.ones(3))[1:]

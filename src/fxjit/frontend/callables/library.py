@@ -577,8 +577,7 @@ def exc_info(t: Tracer) -> Value:
     handled = _handled(t, "sys.exc_info").realize()
     if handled.is_constant():
         return TupleValue([handled, handled, handled])
-    traceback = t.make(None) if handled.source is None else protocol.getattr_(t, handled, "__traceback__")
-    return TupleValue([t.make(handled.pytype()), handled, traceback])
+    return TupleValue([t.make(handled.pytype()), handled, protocol.getattr_(t, handled, "__traceback__")])
 
 
 @function(sys.exception)

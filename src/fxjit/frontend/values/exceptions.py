@@ -2,22 +2,22 @@
 
 classes.py calls `instantiate` for a call of an exception class; interp/raising.py raises, chains and matches them.
 User classes of exceptions run their Python `__init__`; attributes, properties and methods are those of any object.
-Tracebacks do not exist while tracing: `__traceback__` reads as None.
+Tracebacks do not exist while tracing: that of an exception which was caught can be passed on, and no more.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fxjit.errors import BreakGraph, UserStack, leave_trace
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, instance_dicts, protocol
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.base import Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.objects import UserObjectValue, instance_namespace
 from fxjit.frontend.values.sequence import ListValue, TupleValue
-from fxjit.frontend.values.traits import AttributeErrorValue
+from fxjit.frontend.values.traits import AttributeErrorValue, Indistinct
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import AttrSource, Source, namespace_of
@@ -95,7 +95,7 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
 
     def _read_chain(self, t: Tracer, name: str) -> Value:
         if name == "__traceback__" and self.source is None and self.caught_at is not None:
-            t.break_("attribute-unsupported", value=self.describe(), name=name)  # it has one where it is raised for real
+            return TracebackValue(self)
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
@@ -121,6 +121,10 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
             t.effects.store_attr(self, "__context__", t.make(None) if context is None else context)
 
     def set_traceback(self, t: Tracer, traceback: Value) -> None:
+        if isinstance(traceback, TracebackValue):
+            if traceback.exc is not self:
+                traceback.refuse(t)
+            return  # its own, or what that was some steps before: contextlib's managers take theirs away
         self.caught_at = None
         t.effects.store_attr(self, "__traceback__", traceback)
 
@@ -282,6 +286,43 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
             if value is not None:
                 cg.call(setattr, self, name, value)
                 cg.asm.pop()
+
+
+class TracebackValue(Indistinct):
+    """The traceback of an exception that was raised and caught while tracing. There is one, and what it is only the running
+    program knows."""
+
+    def __init__(self, exc: ExceptionValue) -> None:
+        super().__init__(None)
+        self.exc: Final = exc
+
+    def pytype(self) -> type:
+        return types.TracebackType
+
+    def describe(self) -> str:
+        return f"the traceback of {self.exc.describe()}"
+
+    def refuse(self, t: Tracer) -> NoReturn:
+        t.break_("attribute-unsupported", value=self.exc.describe(), name="__traceback__")
+
+    def may_be(self, other: Value) -> bool:
+        return other.pytype() is types.TracebackType
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        self.refuse(t)
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        self.refuse(t)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        self.refuse(t)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        self.refuse(t)
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        assert self.exc.caught_at is not None, "it has one"
+        leave_trace(BreakGraph("exception-kept", {"error": self.exc.describe()}, self.exc.caught_at))
 
 
 #: What groups do, as Python that is traced: polyfills/groups_.py puts it here.
