@@ -7,6 +7,9 @@ check "const" of _checks.c (_constants.c) means exactly this.
 
 from __future__ import annotations
 
+import datetime
+import fractions
+import pathlib
 import struct
 from collections.abc import Hashable
 from typing import Any
@@ -15,7 +18,9 @@ import numpy as np
 import torch
 
 #: Compared by `==` after the exact type: immutable, without surprises in `__eq__`, and not unique objects.
-VALUE_TYPES: frozenset[type] = frozenset({torch.device, torch.Size})
+VALUE_TYPES: frozenset[type] = frozenset({
+    torch.device, torch.Size, datetime.timedelta, fractions.Fraction, pathlib.PurePosixPath, pathlib.PosixPath,
+})
 #: Compared by their three numbers: equal ranges may have other ends.
 _THREE = (slice, range)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import enum
 import functools
 import inspect
@@ -15,6 +16,7 @@ import linecache
 import math
 import operator
 import os
+import pathlib
 import pickle
 import re
 import sys
@@ -43,6 +45,7 @@ from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrapped import PartialValue, made_partial
 from fxjit.guards.kinds import ConstIs, HasAttr, IdIs, KeysAre
 from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource, ItemSource, Source
@@ -520,6 +523,23 @@ def _get_type_hints(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 pure([typing.get_origin, typing.get_args, re.compile, re.escape, enum.unique, sys.getsizeof, sys.intern, os.path.join,
       os.path.basename, os.path.dirname, os.path.splitext, os.fspath, inspect.isabstract,
       inspect.cleandoc, json.dumps, json.loads, str.maketrans, bytes.maketrans])
+
+
+def _made_of_constants(fn: Callable[..., Any]) -> None:
+    @handles(fn)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """An immutable object of constants. Of a number that varies it would be another one in each call."""
+        for each in (*args, *kwargs.values()):
+            each = each.realize()
+            if not each.is_constant() or (isinstance(each, LateText) and each.has_numbers()):
+                unknown_call(t, fn, args)
+        return fold_call(t, fn, args, kwargs)
+
+
+for _immutable in (datetime.timedelta, pathlib.PurePath, pathlib.PurePosixPath, pathlib.Path, pathlib.PosixPath):
+    _made_of_constants(_immutable)
+for _name in ("with_suffix", "with_name", "with_stem", "joinpath", "relative_to", "is_relative_to", "is_absolute", "as_posix"):
+    _made_of_constants(getattr(pathlib.PurePath, _name))
 
 
 @handles(pickle.dumps)

@@ -29,6 +29,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.guards.constants import VALUE_TYPES
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
 from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
 from fxjit.homes import module_of
@@ -47,7 +48,7 @@ _TYPING: Final[tuple[type, ...]] = (
 _TYPE_PARAMETERS: Final[tuple[type, ...]] = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, *ALIAS_TYPES)
 #: Read from these, it runs code that was written down with them (PEP 695, PEP 696).
 _EVALUATED_WHEN_READ: Final = frozenset({"__bound__", "__constraints__", "__default__", "__value__"})
-#: Immutable and hashable, with pure methods; compared by identity as guards.
+#: Immutable and hashable, with pure methods; guards compare them by identity, or by value where that is all they are.
 OPAQUE: Final[tuple[type, ...]] = (
     torch.finfo, torch.iinfo, datetime.timedelta, decimal.Decimal, fractions.Fraction, inspect.Signature,
     inspect.Parameter, re.Pattern, re.Match, types.GenericAlias, *_TYPING, types.UnionType, types.CodeType,
@@ -203,10 +204,10 @@ class ConstantValue(Value):
 
 
 class ConstantFromOutside(ConstantValue):
-    """A str or a number that the frame found outside, guarded by value as soon as the trace looks at it: one that is only
-    passed on (a message that was made before a graph break, a learning rate that stays) may be another each time."""
+    """A str, a number or a path that the frame found outside, guarded by value as soon as the trace looks at it: one that is
+    only passed on (a message that was made before a graph break, a learning rate that stays) may be another each time."""
 
-    def __init__(self, t: Tracer, found: str | int | float, source: Source) -> None:
+    def __init__(self, t: Tracer, found: object, source: Source) -> None:
         Value.__init__(self, source)
         self._t = t
         self._found = found
@@ -264,5 +265,7 @@ def _wrap_enum(t: Tracer, obj: object, source: Source) -> Value:
 def _wrap_opaque(t: Tracer, obj: object, source: Source) -> Value:
     if isinstance(source, ConstSource):  # the trace itself has it, and it does not change: there is nothing to guard
         return ConstantValue(obj)
+    if type(obj) in VALUE_TYPES:
+        return ConstantFromOutside(t, obj, source)
     t.guard(IdIs(source, obj))
     return ConstantValue(obj, source)

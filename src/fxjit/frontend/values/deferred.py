@@ -131,6 +131,9 @@ class JoinedText(ConstantValue, LateText):
     def obj(self) -> object:  # type: ignore[override]  # reading it is what counts
         return "".join([part if isinstance(part, str) else self._looked_at(part) for part in self.parts])
 
+    def has_numbers(self) -> bool:
+        return any(isinstance(part, Field) and varies(part.value) for part in self.parts)
+
     def _looked_at(self, field: Field) -> str:
         if field.spec and isinstance(field.value, SymValue):
             return _SHOWN[field.how](field.value.specialize(self.t).as_constant(), field.spec)

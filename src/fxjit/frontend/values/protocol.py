@@ -111,6 +111,8 @@ def binary(t: Tracer, op: str, a: Value, b: Value) -> Value:
     if a.is_constant() and b.is_constant():
         if op == "+" and (isinstance(a, LateText) or isinstance(b, LateText)) and a.pytype() is b.pytype() is str:
             return joined_texts(t, [a, b])
+        if op == "/" and isinstance(b, LateText) and b.has_numbers():  # a path: it would be compiled for each of them
+            t.break_("call-builtin", function=f"{a.pytype().__name__}.__truediv__", args=b.describe())
         return _fold_binary(t, op, BINARY[op], a.as_constant(), b.as_constant())
     either = _applied(t, BINARY[op], a, b)
     if either is not None:

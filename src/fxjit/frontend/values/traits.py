@@ -46,6 +46,10 @@ class GuardedOperators(Value):
 class LateText(Value):
     """A str, a constant that the trace relies on only where it looks at it: what it is joined with is one, too."""
 
+    def has_numbers(self) -> bool:
+        """Whether numbers stand in it that vary: it is another text in each call."""
+        return False
+
 
 class WrappedOutput(Value):
     """Lives in the graph, and leaves it in another form: `rebuild` makes that of the graph's output."""
