@@ -96,10 +96,23 @@ def batch_norm_backward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return aten.native_batch_norm_backward(x.roll(1, 0) + 0.5, x, weight, None, None, mean, invstd, True, 1e-5, [True] * 3)
 
 
+def group_norm_backward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    batch, channels, *rest = x.shape
+    _, mean, rstd = aten.native_group_norm(x, None, None, batch, channels, torch.Size(rest).numel(), 4, 1e-5)
+    count, weight = torch.Size(rest).numel(), x.new_ones(channels)
+    return aten.native_group_norm_backward(x.roll(1, 0) + 0.5, x, mean, rstd, weight, batch, channels, count, 4, [True] * 3)
+
+
+NORMS = [layer_norm, batch_norm, group_norm, batch_norm_backward, group_norm_backward]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["plain", "channels last"])
 @pytest.mark.parametrize("offset", [0.0, 30.0], ids=str)
-@pytest.mark.parametrize("norm", [layer_norm, batch_norm, group_norm, batch_norm_backward], ids=lambda norm: norm.__name__)
-def test_no_statistics_are_less_accurate_than_eager(norm: Callable[..., tuple[torch.Tensor, ...]], offset: float) -> None:
-    x = normal(2, 8, 24, 24) + offset
+@pytest.mark.parametrize("norm", NORMS, ids=lambda norm: norm.__name__)
+def test_no_statistics_are_less_accurate_than_eager(
+    norm: Callable[..., tuple[torch.Tensor, ...]], offset: float, layout: torch.memory_format
+) -> None:
+    x = (normal(2, 8, 24, 24) + offset).to(memory_format=layout)
     ours = compiled_all([lambda x, place=place: norm(x)[place] for place in range(3)], x)(x)
     for place, (result, eager, exact) in enumerate(zip(ours, norm(x), norm(x.double()), strict=False)):
         assert distance(result, exact) <= distance(eager, exact) * 1.2 + 2e-8, place

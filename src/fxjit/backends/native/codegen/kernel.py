@@ -21,7 +21,7 @@ from ..index import Size, Sizes, mul, prod
 from ..ir import Buffer, Gather, Load, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
-from . import compensation, tree_reduction
+from . import compensation, position_totals, tree_reduction
 from .cpp import NOTE, Given, Line, Loops, Printer, Scope, makes_integers, store_text
 from .fp16 import LEAST, ROW, SHORT, ConvertedRows
 from .loop_fission import LONG_ENOUGH, TILE, fission, tiled_loops
@@ -468,6 +468,9 @@ class Renderer:
         serial = any(m.compute.scan is not None for m in members)  # what goes one by one is no loop of vectors
         pieces = compensation.Pieces([m.compute.out.name for m in reducers if self.is_compensated(m)], sizes, serial)
         declared += pieces.declared
+        by_position = not serial and not pieces.declared and position_totals.is_applicable(sizes, [m.compute for m in members])
+        for m in reducers if by_position else ():
+            declared += position_totals.declared(f"w_{m.compute.out.name}", self.total_type(m), self.start(m), sizes[-1])
         names: dict[str, str] = {}
         clauses = ""
         partial: list[str] = []
@@ -499,11 +502,14 @@ class Renderer:
                     inner.lines.append(Line(f"{array}[i0] = {value};", [value]))
                 flush.append(f"{total} = {tree_reduction.total(array, self.total_type(member), kind, sizes[0])};")
                 continue
+            if by_position:
+                inner.lines.append(Line(self.combine(member, f"w_{member.compute.out.name}[{last}]", value), [value]))
+                continue
             inner.lines.append(Line(self.combine(member, total, value), [value]))
             clauses += self.clause(member, total)
         low, high = self.bounds(sizes, bounds, len(sizes) == 1)
         if not by_tree:
-            clauses += self.vector_length(reducers)
+            clauses += "" if by_position else self.vector_length(reducers)
             partial += pieces.begin
             flush += pieces.end
         simd = "" if serial else simd_of(inner.lines, clauses)
@@ -525,15 +531,22 @@ class Renderer:
             nest = [*before.lines, head, indent(lines(tile)), "}"]
         else:
             nest = [*before.lines, *partial, *core(low, high), *flush]
+        last_piece = [] if by_tree else [*pieces.rest, *(self.of_positions(m, sizes[-1]) for m in reducers if by_position)]
+        return [*declared, *self.around(nest, sizes, bounds), *last_piece, *([] if bounds else self.name_rows(reducers))]
+
+    def around(self, nest: list[str], sizes: Sizes, bounds: tuple[str, str] | None) -> list[str]:
+        """The loops around the last one, unless they run over nothing."""
         for k in reversed(range(len(sizes) - 1)):
             low, high = self.bounds(sizes, bounds, k == 0, k)
             nest = [f"for (int64_t i{k} = {low}; i{k} < {high}; ++i{k}) {{", indent(lines(nest)), "}"]
         count = prod(sizes)
-        if count == 0:
-            nest = []
         head = "{" if isinstance(count, int) else f"if ({self.c(count)} != 0) {{"
-        last_piece = [] if by_tree else pieces.rest
-        return [*declared, head, indent(lines(nest)), "}", *last_piece, *([] if bounds else self.name_rows(reducers))]
+        return [head, indent(lines([] if count == 0 else nest)), "}"]
+
+    def of_positions(self, member: Member, count: Size) -> str:
+        total, name = f"a_{member.compute.out.name}", f"w_{member.compute.out.name}"
+        ctype, kind = self.total_type(member), str(member.compute.reduction)
+        return position_totals.combined(total, name, ctype, kind, count, self.combine(member, total, f"{name}[l]"))
 
     def reduces_by_tree(self, members: list[Member], reducers: list[Member]) -> bool:
         """Whether the totals are made of whole vectors at the end of a short row (tree_reduction.py)."""

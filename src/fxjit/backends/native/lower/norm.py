@@ -106,6 +106,8 @@ def lower_group_norm(
     x = low.value(x)
     channels = x.size[1]
     split, expr = channels_apart(low, x, channels, groups)
+    if not by_triton(low.device) and is_last(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node
+        return group_norm_of_channels(low, node, x, weight, bias, split, eps)
     grouped = TensorExpr(split, x.dtype, expr)
     dims = tuple(range(2, len(split)))
     rstd, mean = statistics(low, grouped, dims, eps)
@@ -115,6 +117,40 @@ def lower_group_norm(
             per_channel = reshape(cast(low.value(parameter).expr, expr.dtype), (channels,), split[1:3])
             y = op(name, y, over(per_channel, (1, 2), len(split)))
     return (joined(low, y, split, x.size, meta_of(node)[0]), *results(node, None, mean, rstd)[1:])
+
+
+def is_last(value: torch.Tensor) -> bool:
+    """Whether a pixel's channels lie side by side, and there are several of either."""
+    sizes, strides = value.shape, value.stride()
+    known = all(type(each) is int for each in (*sizes, *strides))
+    return known and value.dim() > 2 and strides[1] == 1 and min(sizes[1], prod(sizes[2:])) > 1  # type: ignore[type-var]
+
+
+def group_norm_of_channels(
+    low: Lowering, node: torch.fx.Node, x: TensorExpr, weight: Any, bias: Any, split: Sizes, eps: float
+) -> tuple[Any, ...]:
+    """Of images whose channels lie side by side: each channel's statistics first, and of these its group's, which leaves the
+    images to one loop over whole pixels that others can share. A group's own channels are too few for vectors."""
+    wide, kept, images = torch.float64, split[:3], (x.size[0], x.size[1])
+    compute = compute_type(x.dtype)
+    of_channels = variance_at_once(low, x, tuple(range(2, x.ndim)))
+    var, mean = (reshape(each, images, kept) for each in of_channels)
+    count = const(split[2], wide)
+    middle = stored(low, op("div", reduce_expr(low, mean, kept, (2,), "sum", wide), count), kept[:2])
+    apart = op("sub", mean, spread(middle, (2,), kept))
+    total = reduce_expr(low, op("add", var, op("mul", apart, apart)), kept, (2,), "sum", wide)
+    rstd = stored(low, inverse_root(op("div", total, count), eps, compute), kept[:2])
+    middle = cast(middle, compute)
+    scale = spread(rstd, (2,), kept)
+    if weight is not None:
+        each = reshape(cast(low.value(weight).expr, compute), images[1:], split[1:3])
+        scale = op("mul", scale, over(each, (1, 2), 3))
+    of_images = [over(reshape(low.store(each, kept, compute).expr, kept, images), (0, 1), x.ndim)
+                 for each in (spread(middle, (2,), kept), scale)]
+    y = op("mul", op("sub", cast(x.expr, compute), of_images[0]), of_images[1])
+    if bias is not None:
+        y = op("add", y, over(cast(low.value(bias).expr, compute), (1,), x.ndim))
+    return results(node, y, middle, rstd)
 
 
 def channels_apart(low: Lowering, x: TensorExpr, channels: Any, groups: Any) -> tuple[Sizes, Expr]:
@@ -157,6 +193,46 @@ def lower_group_norm_of_last(
         if parameter is not None:
             y = op(name, y, over(reshape(cast(low.value(parameter).expr, kind), (c,), split[1:3]), (1, 2), 5))
     return (joined(low, y, split, x.size, meta_of(node)[0]), *results(node, None, mean, rstd)[1:])
+
+
+@lowers("native_group_norm_backward.default")
+def lower_group_norm_backward(
+    low: Lowering, node: torch.fx.Node, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: Any, c: Any, pixels: Any,
+    groups: Any, mask: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Of images whose channels lie side by side: each channel's sums over its pixels first, and of these its group's. ATen's
+    is as fast where pixels do."""
+    if by_triton(low.device) or not all(is_last(each.meta["val"]) for each in node.args[:2]):  # type: ignore[union-attr]
+        raise NoLowering("a group norm of plain images")
+    for given in node.args[:2]:  # which two kernels read
+        low.materialize(given)  # type: ignore[arg-type]  # a node
+    grad, x, mean, rstd = (low.value(low.env[given]) for given in node.args[:4])  # type: ignore[index]  # nodes
+    split, _ = channels_apart(low, x, c, groups)
+    kept, images, pixel = split[:3], x.size[:2], tuple(range(2, x.ndim))
+    kind = compute_type(x.dtype)
+
+    def of_images(each: Expr) -> Expr:
+        """A number of each channel of an image, beside its pixels."""
+        return over(reshape(low.store(each, kept, kind).expr, kept, images), (0, 1), x.ndim)
+
+    middle, scale = (spread(cast(each.expr, kind), (2,), kept) for each in (mean, rstd))
+    outside, centred = cast(grad.expr, kind), op("sub", cast(x.expr, kind), of_images(middle))
+    plain, along = (reshape(reduce_expr(low, each, x.size, pixel, "sum", kind), images, kept)
+                    for each in (outside, op("mul", outside, centred)))
+    along = op("mul", along, scale)
+    dw, db = (reshape(reduce_expr(low, each, kept, (0,), "sum", kind), split[1:3], (c,)) if asked else None
+              for each, asked in zip((along, plain), mask[1:], strict=True))  # fmt: skip
+    dx: Expr | None = None
+    if mask[0]:
+        slope = scale
+        if weight is not None:
+            each = over(reshape(cast(low.value(weight).expr, kind), (c,), split[1:3]), (1, 2), 3)
+            plain, along, slope = (op("mul", total, each) for total in (plain, along, scale))
+        of_group = [spread(op("div", reduce_expr(low, each, kept, (2,), "sum", kind), count_as(prod(split[2:]), 2, kind)),
+                           (2,), kept) for each in (plain, along)]
+        level, steep = (op("mul", scale, of_group[0]), op("mul", op("mul", scale, scale), of_group[1]))
+        dx = op("sub", op("sub", op("mul", outside, of_images(slope)), op("mul", centred, of_images(steep))), of_images(level))
+    return results(node, dx, dw, db)
 
 
 @lowers("group_norm_of_last_backward.default")

@@ -242,16 +242,17 @@ def variance(low: Lowering, x: TensorExpr, dims: tuple[int, ...], correction: An
 
 
 def variance_at_once(low: Lowering, x: TensorExpr, dims: tuple[int, ...]) -> tuple[Expr, Expr]:
-    """The same with one loop over numbers of float32 in memory that the cache has no room for: of what each differs by from the
-    first, and of its square. The first is one of them, so its own difference from the mean is at most the root of their number
-    times their deviation: of float64's digits that takes no more than the number has."""
-    if by_triton(low.device) or x.dtype is not torch.float32 or not is_plain_load(x.expr):
+    """The same with one loop over numbers of float32 or less in memory that the cache has no room for: of what each differs by
+    from the first, and of its square. The first is one of them, so its own difference from the mean is at most the root of
+    their number times their deviation: of float64's digits that takes no more than the number has."""
+    if by_triton(low.device) or x.expr.dtype is not torch.float32 or not is_plain_load(x.expr):
         return variance(low, x, dims, 0, x.dtype)
     assert isinstance(x.expr, Load)
     kept = tuple(size for dim, size in enumerate(x.size) if dim not in dims)
     first = permute(replace(x.expr, strides=tuple(0 if dim in dims else s for dim, s in enumerate(x.expr.strides))),
                     tuple(dim for dim in range(x.ndim) if dim not in dims))
-    first = stored(low, where(compare("lt", op("abs", first), const(float("inf"), x.dtype)), first, const(0, x.dtype)), kept)
+    finite = compare("lt", op("abs", first), const(float("inf"), first.dtype))
+    first = stored(low, where(finite, first, const(0, first.dtype)), kept)
     ones = tuple(1 if dim in dims else size for dim, size in enumerate(x.size))
     wide = cast(first, torch.float64)
     apart = op("sub", cast(x.expr, torch.float64), expand(keep(wide, dims), ones, x.size))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import sympy
 import torch
@@ -41,6 +42,9 @@ from ..ir import (
 )
 from ..ops import wants_vectors, work
 from ..target import by_triton
+
+#: Columns that a join leaves side by side, where a reduction has as many: of floats, four vectors of 512 bits.
+COLUMNS_LEAST: Final = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -268,9 +272,20 @@ class Fuser:
                 made = attempt(group, compute)
             except NotAffine:
                 continue  # the loops do agree, but not in a way that can be seen from symbols
-            if made is not None and keeps_neighbours(made, self.hints) and legal(made, self.hints):
+            if made is None or not self.keeps_columns(made, group, compute):
+                continue
+            if keeps_neighbours(made, self.hints) and legal(made, self.hints):
                 return made
         return None
+
+    def keeps_columns(self, made: Group, group: Group, compute: Compute) -> bool:
+        """Whether as many columns as a vector has stay side by side: groups of channels would leave a group's own."""
+        if not made.column_reduction or by_triton(made.device):
+            return True
+        before = [group.outer] if group.column_reduction else []
+        before += [compute.size] if reduces_columns(compute, self.hints) else []
+        columns = min((self.hints(sizes[-1]) for sizes in before), default=0)
+        return self.hints(made.outer[-1]) >= min(columns, COLUMNS_LEAST)
 
     def as_inner(self, group: Group, compute: Compute) -> Group | None:
         """The statement's outer loops are the group's; its other loops are inner ones."""
