@@ -90,6 +90,21 @@ class Ways(nn.Module):
         return z.view(z.shape[0], -1), z.as_strided((2, 3), (1, 2), 5) * 2, batch, rows, y.amax((2, 3)), z[:, 1] * 2
 
 
+class Parts(nn.Module):
+    """Attention whose queries, keys and values are parts of one convolution's results, in other shapes: views that
+    channels-last strides do not allow, of what begins later in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Conv2d(3, 24, 3, 4, 1), nn.Conv2d(8, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.into(x)
+        q, k, v = y.view(y.shape[0], 2, 12, -1).transpose(-1, -2).chunk(3, -1)
+        z = ((q @ k.transpose(-1, -2)).softmax(-1) @ v).transpose(-1, -2).reshape(y.shape[0], 8, *y.shape[2:])
+        return self.out(z), v.transpose(-1, -2).sum(0), y[1:, 8:].view(-1)[3:] * 2
+
+
 def block() -> nn.Module:
     def conv(channels: int, results: int, window: int, step: int = 1) -> nn.Module:
         layer = nn.Conv2d(channels, results, window, step, window // 2, bias=False)
@@ -100,7 +115,7 @@ def block() -> nn.Module:
 
 
 NETWORKS = {
-    "block": block, "levels": Levels, "patches": Patches, "ways": Ways,
+    "block": block, "levels": Levels, "parts": Parts, "patches": Patches, "ways": Ways,
     "squeeze": lambda: nn.Sequential(nn.Conv2d(3, 8, 1), Squeeze(), nn.Conv2d(8, 6, 3, groups=2)),
 }  # fmt: skip
 
@@ -148,6 +163,17 @@ def test_networks_of_bfloat16(name, training, seen):
         assert ours.dtype is eager.dtype
         assert all(size == 1 or a == b for size, a, b in zip(eager.shape, eager.stride(), ours.stride(), strict=True))
     assert training or (seen and all(seen))
+
+
+def test_places_in_the_memory_of_a_part_are_those_of_plain_images(seen):
+    conv = nn.Conv2d(3, 4, 3)
+
+    def f(x):
+        return conv(x)[1].view(2, -1)[1:].as_strided((2, 2), (1, 3), 7) * 2
+
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(fxjit.compile(f)(x), f(x))
 
 
 def test_results_in_one_memory_stay_there(seen):

@@ -61,7 +61,7 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
     if saved < sum(_work(node) for node in volumes if node not in turned):
         turned.difference_update(volumes)
     work = sum(map(_work, turned))
-    if work < channels_last_work() or shares_outputs(graph):
+    if work < channels_last_work() or shares_outputs(graph) or reads_storage(graph):
         return
     rewriter = Rewriter(graph, turned)
     rewriter.run()
@@ -146,6 +146,12 @@ def shares_outputs(graph: torch.fx.Graph) -> bool:
     return len(roots) != len(set(roots))
 
 
+def reads_storage(graph: torch.fx.Graph) -> bool:
+    """Whether elements are looked up by their place in all of a memory, of which what is given is a part that begins later."""
+    return any(_value(node.args[0]).storage_offset() for node in graph.nodes
+               if op_name(node) in ("as_strided.default", "as_strided_scatter.default"))
+
+
 class Rewriter:
     """Walks over a graph and calculates anew what has another layout than before. The convolutions' weights are turned too on a
     GPU, and on a processor those of half types. On a GPU group norms of channels-last images are left to who calls this: ATen
@@ -203,7 +209,7 @@ class Rewriter:
                 value = self.calculated(node)
             except (RuntimeError, ValueError):  # a view that these strides do not allow
                 node.args = torch.fx.node.map_arg(node.args, self.as_before)
-                return
+                value = self.calculated(node)  # of a copy, whose elements begin elsewhere in its memory
         old, now = (pytree.tree_leaves(each) for each in (node.meta["val"], value))
         assert [_shape(each) for each in old] == [_shape(each) for each in now], f"{node} has another shape in another layout"
         if [_strides(each) for each in old] != [_strides(each) for each in now]:
@@ -238,7 +244,7 @@ class Rewriter:
     def as_before(self, node: torch.fx.Node) -> torch.fx.Node:
         """The value with the strides that it had."""
         was = self.before.get(node)
-        if not isinstance(was, torch.Tensor):
+        if not isinstance(was, torch.Tensor) or was.stride() == node.meta["val"].stride():
             return node
         if self.gpu and _lie_alike(was, node.meta["val"]):
             return self.copied(node, "view", aten.as_strided.default, node, [*was.shape], [*was.stride()])

@@ -14,7 +14,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from ..passes.group_norm import use_group_norm_of_last
-from .channels_last import IMAGES, Rewriter, is_known, shares_outputs
+from .channels_last import IMAGES, Rewriter, is_known, reads_storage, shares_outputs
 
 aten = torch.ops.aten
 #: The types that tensor cores multiply, float32 as TF32.
@@ -28,7 +28,7 @@ def use_channels_last_on_gpu(graph: torch.fx.Graph) -> None:
     """Gives the graph's convolutions channels-last images and weights, if that turns fewer elements and all sizes are known."""
     calls = (node for target in IMAGES for node in graph.find_nodes(op="call_function", target=target))
     convolutions = list(filter(_is_plane, calls))
-    if not convolutions or not is_known(graph) or shares_outputs(graph):
+    if not convolutions or not is_known(graph) or shares_outputs(graph) or reads_storage(graph):
         return
     turned = sum(map(_turned, convolutions))
     if turned <= 0:
