@@ -423,3 +423,35 @@ def locals_of_its_frame(x):
 
 def test_a_frame_that_reads_its_own_locals_behind_a_break_has_all_of_them():
     assert_same_as_eager(locals_of_its_frame, torch.ones(2), fullgraph=False)
+
+
+def test_the_signature_of_a_function_that_counts_its_calls():
+    """An attribute that says nothing of how to call it may have been written before."""
+    def counted(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            wrapper.calls += 1
+            return fn(*args, **kwargs)
+
+        wrapper.calls = 0
+        return wrapper
+
+    @counted
+    def scaled(x, *, by=2.0):
+        return x * by
+
+    def run(x):
+        return scaled(x, by=3.0), str(inspect.signature(scaled)), scaled.calls > 0
+
+    assert_same_as_eager(run, torch.ones(3), breaks=0)
+
+
+def test_the_signature_of_a_function_whose_defaults_changed_before():
+    def scaled(x, by=2.0):
+        return x * by
+
+    def run(x):
+        scaled.__defaults__ = (3.0,)
+        return scaled(x), str(inspect.signature(scaled))
+
+    assert_same_as_eager(run, torch.ones(3), fullgraph=False)

@@ -24,7 +24,7 @@ import time
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
@@ -455,6 +455,13 @@ def fields(t: Tracer, class_or_instance: Value) -> Value:
     return TupleValue([t.wrap(field, ItemSource(table, field.name)).realize() for field in dataclasses.fields(known)])
 
 
+#: What says how to call a function; other attributes of it are the program's own.
+_SAYS_SIGNATURE: Final = (
+    "__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__defaults__", "__kwdefaults__")
+_ASKED: Final = frozenset((*_SAYS_SIGNATURE, "__code__", "__annotations__", "__annotate__", "__type_params__", "__name__",
+                           "__qualname__", "__module__", "__call__", "__text_signature__", "__no_type_check__"))
+
+
 def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
     """The value of a callable whose signature is inspected: the object itself, guarded."""
     known = getattr(obj, "fn", None) or (obj.as_constant() if obj.is_constant() else None)
@@ -463,7 +470,7 @@ def _inspected(t: Tracer, obj: Value, asker: str) -> Any:
         asked = obj.func.realize()  # type: ignore[attr-defined]  # MethodValue
         fn = getattr(asked, "fn", None)
         known = fn and types.MethodType(fn, obj)  # its object is not queried
-    if known is None or t.effects.stored_attrs(asked):
+    if known is None or not _ASKED.isdisjoint(t.effects.stored_attrs(asked)):
         t.break_("call-builtin", function=asker, args=obj.describe())
     if asked.source is not None:
         _guard_signature(t, asked, known)
@@ -491,7 +498,7 @@ def _guard_signature(t: Tracer, asked: Value, known: Any) -> None:
     """That what says how to call it stays: a function may be another one with the same code."""
     source = asked.source
     assert source is not None
-    for name in ("__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__defaults__", "__kwdefaults__"):
+    for name in _SAYS_SIGNATURE:
         present = hasattr(known, name)
         t.guard(HasAttr(source, name, present))
         if present:
