@@ -305,3 +305,24 @@ def test_lowerings_that_are_views_give_eagers_memory():
     for name, operator in found.items():
         x = torch.rand(2, 3)
         assert operator(x, *VIEWS[name]).untyped_storage().data_ptr() == x.untyped_storage().data_ptr(), name
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_activation_before_a_layer_norm_in_backward_is_computed_once(turned, sources):
+    """The norm's derivative reads it along rows, and along columns for its parameters."""
+    norm, other = torch.nn.LayerNorm(24), torch.nn.LayerNorm(24)
+
+    def program(norm, x):
+        return torch.nn.functional.gelu(norm(x.mT).mT) if turned else torch.nn.functional.gelu(norm(x))
+
+    compiled = fxjit.compile(program)
+    x = torch.randn(3, 24, 40) if turned else torch.randn(3, 40, 24)
+    found = []
+    for function, each in (program, norm), (compiled, other):
+        given = x.clone().requires_grad_()
+        out = function(each, given)
+        out.sin().sum().backward()
+        found.append((out, given.grad, each.weight.grad, each.bias.grad))
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert sum(text.split('extern "C"', 1)[1].count("fx_gelu_slope(") for text in sources) == 1

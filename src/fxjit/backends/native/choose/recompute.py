@@ -9,13 +9,13 @@ from .predictions import CHEAP, CHEAP_BROADCAST, MAX_LOADS, MAX_WORK
 
 def should_keep(
     work: int, loads: int, of_elements: int, reads: int, readers: int, *, rounded: Callable[[], bool],
-    broadcast: Callable[[], bool],
+    broadcast: Callable[[], bool], apart: Callable[[], bool],
 ) -> bool:  # fmt: skip
     """Of a value that takes this much work an element, loads so many numbers, and is read by so many statements.
 
     `of_elements`, `reads`: the work and the loads that are not the same for many elements. `rounded`: readers have to see the
     same numbers, which memory of a half type rounds. `broadcast`: a reader has more elements than there are, so that each would
-    be computed again and again.
+    be computed again and again. `apart`: a reader is several kernels, some of which go along rows and some along columns.
     """
     if loads == 0:
         return False
@@ -23,4 +23,6 @@ def should_keep(
         return True
     if readers > 1:
         return of_elements > CHEAP or reads > 1 or rounded()
+    if of_elements > CHEAP and apart():
+        return True
     return work > CHEAP_BROADCAST and broadcast()

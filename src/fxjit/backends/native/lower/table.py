@@ -446,6 +446,7 @@ def is_stored(node: torch.fx.Node, value: TensorExpr) -> bool:
         kernel_uses(node),
         rounded=lambda: value.dtype.itemsize == 2 and extreme_is_taken(node),
         broadcast=lambda: grows(node),
+        apart=lambda: is_read_apart(node),
     )
 
 
@@ -464,6 +465,16 @@ def of_elements(value: TensorExpr) -> tuple[int, int]:
             total += own_work(node)
             reads += isinstance(node, Load)
     return total, reads
+
+
+def is_read_apart(node: torch.fx.Node) -> bool:
+    """Whether it is the gradient of a layer norm: that of the input is made of it along rows, those of the parameters along
+    columns."""
+    return any(
+        is_read_apart(user) if is_view(user)
+        else op_name(user) == "native_layer_norm_backward.default" and any(user.args[7][1:])  # type: ignore[arg-type, index]  # flags
+        for user in node.users
+    )  # fmt: skip
 
 
 def extreme_is_taken(node: torch.fx.Node) -> bool:
