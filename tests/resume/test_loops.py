@@ -257,3 +257,32 @@ def test_what_stands_before_a_loop_over_a_given_bar_is_compiled() -> None:
     with fxjit.config.patch(resume_in_loops=False):
         assert_same_as_eager(run, fullgraph=False, graphs=1, breaks=1,
                              make=lambda: (torch.ones(3), tqdm(range(3), leave=False)))
+
+
+def test_a_loop_over_a_data_loader_is_given_up_at_once() -> None:
+    """Its iterator is not followed: no break for a graph without an operator."""
+    rows = torch.utils.data.TensorDataset(torch.arange(12.0).view(6, 2))
+    loader = torch.utils.data.DataLoader(rows, batch_size=2)
+
+    def run(weight: Any) -> Any:
+        total = 0
+        for (x,) in loader:
+            total = total + x @ weight
+        return total
+
+    def run_behind(weight: Any) -> Any:
+        return run(weight * 2)
+
+    def run_computing(weight: Any) -> Any:
+        total = weight.sum() * 2
+        for (x,) in loader:
+            total = total + x @ weight
+        return total
+
+    with fxjit.config.patch(resume_in_loops=False):
+        weight = torch.ones(2)
+        fxjit.counters.clear()
+        assert torch.equal(fxjit.compile(run, backend="eager")(weight), run(weight))
+        assert not fxjit.counters["graph_break"] and sum(fxjit.counters["skip"].values()) == 1
+        assert_same_as_eager(run_behind, weight, fullgraph=False)
+        assert_same_as_eager(run_computing, weight, fullgraph=False, graphs=1, breaks=1)

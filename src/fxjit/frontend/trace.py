@@ -473,7 +473,6 @@ class Trace:
         return self.builder.subgraph(nodes, inputs, outputs)
 
     def reuse_subgraph(self, graph: torch.fx.Node) -> torch.fx.Node:
-        """Another node that stands for a graph which `subgraph` made."""
         return self.builder.reuse_subgraph(graph)
 
     def here(self) -> tuple[int, int, list[traceback.FrameSummary]]:
@@ -494,17 +493,18 @@ class Trace:
         return frame.instructions[frame.pc].opname == "POP_TOP"
 
     @property
+    def graph_is_empty(self) -> bool:
+        return not self.builder.since(None)
+
+    @property
     def graph_uses_rng(self) -> bool:
-        """Whether a node that is in the graph so far may need a random generator."""
         return any(map(uses_rng, self.builder.since(None)))
 
     @property
     def graph_acts_outside(self) -> bool:
-        """Whether a node that is in the graph so far may do more than compute on tensors."""
         return any(map(acts_outside, self.builder.since(None)))
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
-        """Removes the operators emitted in `capture_subgraph` from the graph."""
         self.builder.discard(nodes)
 
     @contextlib.contextmanager

@@ -158,6 +158,10 @@ class GraphTracer(Protocol):
         point."""
 
     @property
+    def graph_is_empty(self) -> bool:
+        """Whether there is no operator in the graph so far."""
+
+    @property
     def graph_acts_outside(self) -> bool:
         """Whether a node that is in the graph so far may do more than compute on tensors."""
 

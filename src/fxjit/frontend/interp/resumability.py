@@ -24,6 +24,7 @@ from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.descriptors import find
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.guards.source import GlobalSource, LocalSource, Source
+from fxjit.homes import module_of
 
 if TYPE_CHECKING:
     from fxjit.frontend.bytecode.instruction import Code
@@ -39,8 +40,8 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     instruction = code.instructions[index]
     if not config.resume_in_loops and (instruction.opname == "FOR_ITER" or in_loop(code, index)):
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
-    if not config.resume_in_loops and instruction.opname == "GET_ITER" and _loops_over_real_generator(machine, index):
-        return "skip-loop", {"why": f"line {instruction.line} is a loop over a generator that is made for real"}
+    if not config.resume_in_loops and instruction.opname == "GET_ITER" and _loops_over_real_iterator(machine, index):
+        return "skip-loop", {"why": f"line {instruction.line} is a loop over an iterator that is made for real"}
     if not config.resume_in_try and is_in_try(code, index):
         return "skip-try", {"why": f"line {instruction.line} stands under an exception handler"}
     if instruction.opname == "LOAD_FAST" and str(instruction.argval).startswith("."):
@@ -56,16 +57,19 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     return None
 
 
-def _loops_over_real_generator(machine: Machine, index: int) -> bool:
-    """Whether a resume function begins with a loop over an object whose `__iter__` is a generator function, and that breaks
-    (a progress bar): the loop is one over a generator from outside, which is not followed, and nothing stands between."""
+def _loops_over_real_iterator(machine: Machine, index: int) -> bool:
+    """Whether the break before `index` would be for a loop alone that cannot be followed behind it, one over a progress bar or
+    a data loader: nothing was computed since the frame, or the resume function, began."""
     value = machine.stack[-1] if machine.stack else None
     if machine.code.instructions[index + 1].opname != "FOR_ITER" or value is None:
         return False
-    if not isinstance(value.source, LocalSource) or not value.source.name.startswith(".stack"):
+    resumed = isinstance(value.source, LocalSource) and value.source.name.startswith(".stack")
+    if not resumed and not machine.t.graph_is_empty:
         return False
     iterates = find(value.pytype(), "__iter__")[0]
-    return isinstance(iterates, FunctionType) and bool(iterates.__code__.co_flags & CO_GENERATOR)
+    if not isinstance(iterates, FunctionType):
+        return False
+    return bool(iterates.__code__.co_flags & CO_GENERATOR) or module_of(iterates).startswith("torch.utils.data.")
 
 
 #: The reasons of `why_not_resumable` that are about a block in the frame: what stands before it can be compiled.
