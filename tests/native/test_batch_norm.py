@@ -66,3 +66,12 @@ def test_statistics_are_outputs_too():
         found.append([*outputs, *torch.autograd.grad(outputs[0].square().sum(), parts)])
     for eager, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_a_channels_scale_is_not_calculated_for_each_pixel(sources, assert_kernels_same):
+    mean, scale, shift = torch.randn(3, 24)
+    x = torch.randn(2, 24, 9, 7).to(memory_format=torch.channels_last)
+    assert_kernels_same(lambda x, *given: F.silu(F.batch_norm(x, *given)), x, mean, torch.rand(24) + 0.5, scale, shift)
+    kernels = sources[0].split('extern "C"')
+    assert any("sqrt" in kernel for kernel in kernels)
+    assert not any("sqrt" in kernel and "fx_silu" in kernel for kernel in kernels)

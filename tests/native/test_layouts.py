@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import fxjit
+from fxjit import config
+from fxjit.backends.native import pipeline
+from fxjit.backends.native.schedule.fuse import Group
 
 TURNED = {"features last": (3, 7, 5), "images turned": (2, 4, 3, 5), "channels last": (2, 4, 5, 3)}
 
@@ -116,3 +119,23 @@ def test_a_view_after_a_graph_break():
 
     x = turned("features last")
     torch.testing.assert_close(fxjit.compile(flat, backend="native")(x), flat(x))
+
+
+def test_images_times_a_number_of_each_channel_stay_in_their_order(monkeypatch):
+    """Squeeze and excite: what makes a number of each channel goes along rows, the images along pixels, whose channels lie side
+    by side. One kernel of both would step over all channels from pixel to pixel."""
+    steps = []
+    fuse = pipeline.fuse
+    monkeypatch.setattr(pipeline, "fuse", lambda *args: steps.extend(made := fuse(*args)) or made)
+    x = torch.randn(2, 24, 9, 7).to(memory_format=torch.channels_last)
+    weight = torch.randn(24, 6)
+
+    def f(x, few):
+        return x * (few[:, None] * weight).sum(-1).sigmoid()[:, :, None, None]
+
+    few = torch.randn(2, 6)
+    with torch.no_grad(), config.patch(small_graphs_as_captured=False):
+        torch.testing.assert_close(fxjit.compile(f, dynamic=False)(x, few), f(x, few))
+    groups = [step for step in steps if isinstance(step, Group)]
+    writers = [group for group in groups for member in group.members if member.compute.out.size == (2, 24, 9, 7)]
+    assert [step.reducing for step in writers] == [False]

@@ -274,6 +274,8 @@ def lower_batch_norm_inference(
     shift = op("neg", op("mul", average, scale))
     if bias is not None:
         shift = op("add", shift, cast(low.value(bias).expr, compute))
+    if not by_triton(low.device) and is_last(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node
+        scale, shift = (stored(low, each, x.size[1:2]) for each in (scale, shift))  # and not for each pixel again
     y = op("add", op("mul", x.expr, over(scale, (1,), x.ndim)), over(shift, (1,), x.ndim))
     _, *metas = meta_of(node)
     used = (each if meta.numel() else const(0, compute) for each, meta in zip((average, invstd), metas, strict=True))

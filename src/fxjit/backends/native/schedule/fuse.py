@@ -348,8 +348,17 @@ class Fuser:
             else:
                 continue
             # Of an order that is the statement's own, the other ways to join have had their turn.
-            return None if order == sorted(order) else self.as_inner(group, permuted(compute, tuple(order)))
+            if order == sorted(order) or self.leaves_neighbours(group, compute, order):
+                return None
+            return self.as_inner(group, permuted(compute, tuple(order)))
         return None
+
+    def leaves_neighbours(self, group: Group, compute: Compute, order: Sequence[int]) -> bool:
+        """Whether vectors along rows would take, and store, numbers that lie apart, where the statement's own loops end side by
+        side: images times a number of each channel, with the channels of a pixel in a row."""
+        if group.column_reduction or by_triton(group.device) or not order:
+            return False
+        return self.hints(compute.stride[-1]) == 1 and self.hints(compute.stride[order[-1]]) != 1
 
     def regroup(self, group: Group, compute: Compute) -> Group | None:
         """A reduction or a scan joins a pointwise group: its outer loops become the group's."""
