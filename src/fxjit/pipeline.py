@@ -273,12 +273,25 @@ def _keep_skip(options: Options, frame: Frame, guards: GuardSet, event: events.F
         importlib.import_module("fxjit.stored.entries").keep(frame.code, options, record)  # heavy
 
 
-_SKIPPED_ONLY_NOW = ("skip-lazy-module", "skip-python-replaced", "skip-torch-replaced")
+_SKIPPED_ONLY_NOW = ("skip-lazy-module", "skip-python-replaced", "skip-torch-replaced", "skip-raises")
 
 
 def _is_users_error(broke: object) -> TypeGuard[BreakGraph]:
     """The program itself raised: under `fullgraph` the call runs eagerly, once, and raises what it raises."""
     return isinstance(broke, BreakGraph) and broke.reason == "opcode-uncaught"
+
+
+def _raises_for_now(trace: Trace, broke: BreakGraph) -> bool:
+    """Whether an exception leaves the frame before any operator, and did so a few times at most: an entry that breaks there
+    would not be guarded by why it was raised, and calls that raise nothing would run by it, in two graphs for one."""
+    if not _is_users_error(broke) or config.allow_empty_graphs or not trace.graph_is_empty:
+        return False
+    trace.policy.history.raised += 1
+    return trace.policy.history.raised <= _RAISES_RETRACED
+
+
+#: How often a frame that raises before any operator is traced for nothing.
+_RAISES_RETRACED = 8
 
 
 def _tell_of_users_error(frame: Frame, broke: BreakGraph) -> None:
@@ -331,6 +344,8 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if isinstance(end, Break) and (options.fullgraph or end.reason.is_error):
         told = end.reason.because or end.reason
         raise events.unsupported(told.reason, told.context, told.user_stack)
+    if isinstance(end, Break) and _raises_for_now(trace, end.reason):
+        leave_trace(SkipFrameSignal("skip-raises", {"function": name, **end.reason.context}), end.reason)
     with _stage("plan", name, seconds):
         plan = plan_new_code(result)
         if not _is_as_eager_outside(trace, plan.outputs):

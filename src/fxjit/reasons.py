@@ -659,6 +659,12 @@ SKIPS = (
         ("Call the module once before it is compiled.",),
     ),
     Reason(
+        "skip-raises",
+        "Exception that leaves a function before any operator",
+        "`{function}` raises {error}, and nothing was computed before. This call runs as in eager; others may raise nothing.",
+        ("Check what is given before the compiled function is called, if it raises often.",),
+    ),
+    Reason(
         "skip-signal-handler",
         "The handler of a signal",
         "`{function}` was called for a signal while compiled code ran: neither it nor what it calls is compiled.",

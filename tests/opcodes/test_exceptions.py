@@ -11,6 +11,8 @@ import pytest
 import torch
 from tests.differential import assert_same_as_eager
 
+import fxjit
+
 
 class Wrong(ValueError):
     def __init__(self, code, detail="none"):
@@ -363,3 +365,43 @@ def test_an_exception_that_is_kept_has_its_traceback():
     assert [frame.name for frame in traceback.extract_tb(kept.__traceback__)] == ["program", "look"]
     with pytest.raises(fxjit.errors.Unsupported, match="Exception that is kept after it was caught"):
         fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(3), {})
+
+
+def test_a_call_that_raises_does_not_split_later_ones():
+    """What raises before any operator runs as in eager: an entry that broke there would hold for calls that raise nothing."""
+    def check(x, rows):
+        if x.shape[0] != rows:
+            raise ValueError(f"expected {rows} rows, got {x.shape[0]}")
+        return x
+
+    def run(x):
+        return check(x, 3) * 2
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    compiled = fxjit.compile(run, backend="eager")
+    for sizes in ((3, 4), (2, 4), (3, 4), (5, 5), (3, 4), (2, 2), (3, 4)):
+        x = torch.ones(sizes)
+        if sizes[0] == 3:
+            assert torch.equal(compiled(x), run(x))
+        else:
+            with pytest.raises(ValueError, match=f"expected 3 rows, got {sizes[0]}"):
+                compiled(x)
+    assert fxjit.counters["stats"]["unique_graphs"] == 1
+    assert not fxjit.counters["graph_break"]
+
+
+def test_a_function_that_always_raises_is_compiled_in_the_end():
+    calls = []
+
+    def run(x):
+        calls.append(len(calls))
+        raise LookupError(f"call {len(calls)}")
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    compiled = fxjit.compile(run, backend="eager")
+    for call in range(1, 21):
+        with pytest.raises(LookupError, match=f"call {call}$"):
+            compiled(torch.ones(2))
+    assert sum(fxjit.counters["skip"].values()) < 12

@@ -494,7 +494,7 @@ class Trace:
 
     @property
     def graph_is_empty(self) -> bool:
-        return not self.builder.since(None)
+        return all(isinstance(at.meta.get("example_value"), (torch.SymInt, torch.SymBool)) for at in self.builder.since(None))
 
     @property
     def graph_uses_rng(self) -> bool:

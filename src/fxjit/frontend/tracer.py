@@ -159,7 +159,7 @@ class GraphTracer(Protocol):
 
     @property
     def graph_is_empty(self) -> bool:
-        """Whether there is no operator in the graph so far."""
+        """Whether there is no operator in the graph so far but on sizes."""
 
     @property
     def graph_acts_outside(self) -> bool:
