@@ -21,6 +21,7 @@ from .linear import join_linear
 from .looked_up import add_looked_up
 from .padded_products import pad_products
 from .selected import join_selected
+from .transposed import multiply_transposed
 
 aten = torch.ops.aten
 
@@ -135,7 +136,7 @@ def hashable(x: Any) -> Any:
 
 
 PASSES = (
-    split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_backward, join_groups, join_linear, join_selected,
-    drop_dead, share_equal, pad_products, add_looked_up, bucket_collectives, mark_in_place, write_by_aten,
-    delay_wait_tensor,
+    split_to_slices, drop_aliases, split_complex, multiply_forward, multiply_transposed, multiply_backward, join_groups,
+    join_linear, join_selected, drop_dead, share_equal, pad_products, add_looked_up, bucket_collectives, mark_in_place,
+    write_by_aten, delay_wait_tensor,
 )  # fmt: skip

@@ -31,13 +31,13 @@ def convolve_rows(graph: torch.fx.Graph) -> None:
     found = False
     for target, images in ((aten.convolution.default, 1), (aten.convolution_backward.default, 2)):
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if not node.kwargs and all(_is_dense(_value(each), 3) for each in node.args[: images + 1]):
+            if not node.kwargs and all(is_dense(_value(each), 3) for each in node.args[: images + 1]):
                 found = _convolve_row(graph, node, images) or found
     if not found:
         return
     for target, (make, first) in _BETWEEN.items():
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if not node.kwargs and all(_is_dense(_value(each), 3) for each in node.all_input_nodes[:first]):
+            if not node.kwargs and all(is_dense(_value(each), 3) for each in node.all_input_nodes[:first]):
                 _put_in_place(graph, node, functools.partial(make, node))
 
 
@@ -103,7 +103,7 @@ def _put_in_place(graph: torch.fx.Graph, node: torch.fx.Node, make: Callable[[Ca
             graph.erase_node(node.prev)
         return False
     for now, each in zip(by, results, strict=True):
-        _replace(graph, each, now)
+        replace(graph, each, now)
     if items:
         graph.erase_node(node)
     return True
@@ -127,7 +127,7 @@ def multiply_backward(graph: torch.fx.Graph) -> None:
     """The same of `convolution_backward`."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
         grad, x, weight = (_value(arg) for arg in node.args[:3])
-        plain = not node.kwargs and _is_dense(grad) and all(user.target is operator.getitem for user in node.users)
+        plain = not node.kwargs and is_dense(grad) and all(user.target is operator.getitem for user in node.users)
         if not plain or not is_pixelwise(node):
             continue
         plain = all(each.is_contiguous() for each in (grad, x, weight))
@@ -142,7 +142,7 @@ def is_pixelwise(node: torch.fx.Node) -> bool:
     at = 0 if node.target is aten.convolution.default else 1
     x, weight, _, stride, padding, dilation, transposed, _, groups = node.args[at : at + 9]
     x, weight = _value(x), _value(weight)
-    if not _is_dense(x) or not _is_dense(weight):
+    if not is_dense(x) or not is_dense(weight):
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
@@ -168,7 +168,7 @@ def _value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
-def _is_dense(value: Any, dims: int = 4) -> bool:
+def is_dense(value: Any, dims: int = 4) -> bool:
     """Images of sizes that are known."""
     return (isinstance(value, torch.Tensor) and value.dim() == dims and value.dtype is torch.float32
             and value.device.type == "cpu" and all(isinstance(size, int) and size > 0 for size in value.shape))
@@ -207,7 +207,7 @@ def _multiply(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         y = call(aten.view.default, product, [images, results, height, width])
         if bias is not None:
             y = call(aten.add.Tensor, y, call(aten.view.default, bias, [results, 1, 1]))
-    _replace(graph, node, y)
+    replace(graph, node, y)
 
 
 def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -220,7 +220,7 @@ def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         bias = [] if rest[0] is None else rest
         product = call(aten.linear.default, rows, call(aten.view.default, weight, [results, channels]), *bias)
         y = _images(call, product, node.meta["val"])
-    _replace(graph, node, y)
+    replace(graph, node, y)
 
 
 def _channels_last(call: Calls, images: Any) -> Any:
@@ -245,7 +245,7 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             turned = call(aten.t.default, call(aten.view.default, weight, [results, channels]))
             each = call(aten.expand.default, call(aten.unsqueeze.default, turned, 0), [images, channels, results])
             product = call(aten.bmm.default, each, grads)
-            _replace(graph, users[0], call(aten.view.default, product, [images, channels, height, width]))
+            replace(graph, users[0], call(aten.view.default, product, [images, channels, height, width]))
         if 1 in users:
             rows = call(aten.transpose.int, call(aten.view.default, x, [images, channels, pixels]), 1, 2)
             if images == 1 or (pixels < SHORT_SUM and results * channels > LARGE_WEIGHT):
@@ -254,7 +254,7 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
                 product = call(aten.sum.dim_IntList, call(aten.bmm.default, grads, rows), [0])
             _replace_copied(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
         if 2 in users:
-            _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
+            replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
     graph.erase_node(node)
 
 
@@ -284,12 +284,12 @@ def _split_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         if 0 in users:
             product = call(aten.mm.default, grad_rows, call(aten.view.default, weight, [results, channels]))
             pixels = call(aten.view.default, product, [images, height, width, channels])
-            _replace(graph, users[0], _images(call, pixels, users[0].meta["val"]))
+            replace(graph, users[0], _images(call, pixels, users[0].meta["val"]))
         if 1 in users:
             product = call(aten.mm.default, call(aten.t.default, grad_rows), rows(_channels_last(call, x), channels))
             _replace_copied(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
         if 2 in users:
-            _replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
+            replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
     graph.erase_node(node)
 
 
@@ -303,10 +303,10 @@ def _replace_copied(graph: torch.fx.Graph, user: torch.fx.Node, by: torch.fx.Nod
     """Copies that only lay it out as the other lies already are left out."""
     copies = [each for each in user.users if each.target is aten.clone.default and _value(each).stride() == _value(by).stride()]
     if len(copies) == len(user.users) == 1:  # nobody else holds the memory
-        _replace(graph, copies[0], by)
-    _replace(graph, user, by)
+        replace(graph, copies[0], by)
+    replace(graph, user, by)
 
 
-def _replace(graph: torch.fx.Graph, user: torch.fx.Node, by: torch.fx.Node) -> None:
+def replace(graph: torch.fx.Graph, user: torch.fx.Node, by: torch.fx.Node) -> None:
     user.replace_all_uses_with(by)
     graph.erase_node(user)
