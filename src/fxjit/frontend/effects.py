@@ -66,15 +66,22 @@ class Effects:
         #: graph runs before their changes are replayed. None where no such function is being traced.
         self._changed_before: frozenset[Value] | None = None
         self._reads_since, self._was_read = 0, False
+        #: What functions read that eager code runs later (values/run_later.py): a container or cell, or a name in an object or
+        #: namespace, with what is told when it changes. And of the function that is being traced: what is told, and since when.
+        self._read_later: dict[tuple[Value, str | None], Callable[[], object]] = {}
+        self._recording: tuple[Callable[[], object], int] | None = None
         #: Told what existed before and is about to change, once.
         self.on_first_change: Callable[[Value], None] | None = None
 
     @property
-    def changed_before(self) -> frozenset[Value] | None:
-        return self._changed_before
+    def watches_reads(self) -> bool:
+        return bool(self._changed_before) or self._recording is not None
 
-    def mutate(self, value: Value) -> None:
-        """A container, cell or iterator is about to change; what existed before is written back at the end."""
+    def mutate(self, value: Value, name: str | None = None) -> None:
+        """A container, cell or iterator is about to change; what existed before is written back at the end. `name`: that one,
+        in a namespace."""
+        if self._read_later:
+            self._tell_readers(value, name, None)
         self._log_change(value, value.undo_check if isinstance(value, Undoable) else None)
         if value.source is not None and value not in self._restored:
             if self.on_first_change is not None:
@@ -95,8 +102,10 @@ class Effects:
         return value in self._restored or self.owner(value) in self._attrs
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
-        self._log_change(obj)
         owner = self.owner(obj)
+        if self._read_later:
+            self._tell_readers(owner, name, "__dict__")
+        self._log_change(obj)
         if owner not in self._attrs:
             if self.on_first_change is not None and obj.source is not None:
                 self.on_first_change(obj)
@@ -147,10 +156,38 @@ class Effects:
         finally:
             self._changed_before, self._reads_since, self._was_read = outer
 
-    def note_read(self, value: Value) -> None:
-        """The contents of `value` may be looked at."""
-        if self._changed_before and (value in self._changed_before or getattr(value, "base", None) in self._changed_before):
-            self._was_read = True
+    @contextmanager
+    def recording_reads(self, on_change: Callable[[], object]) -> Iterator[None]:
+        """A context that records what its block reads of what it did not make; `on_change` is called before that changes. A
+        block inside of another is a part of it."""
+        outer = self._recording
+        self._recording = outer or (on_change, next_creation_id())
+        try:
+            yield
+        finally:
+            self._recording = outer
+
+    def _record_read(self, value: Value, name: str | None) -> None:
+        if self._recording is not None and isinstance(value, Value):
+            on_change, since = self._recording
+            if value.source is not None or value.creation_id < since:
+                self._read_later.setdefault((value, name), on_change)
+
+    def _tell_readers(self, value: Value, *names: str | None) -> None:
+        for name in names:
+            if (on_change := self._read_later.get((value, name))) is not None:
+                on_change()
+
+    def note_read(self, value: Value, name: str | None = None) -> None:
+        """The contents of `value` may be looked at; `name`: that alone, in a namespace."""
+        if self._recording is not None:
+            self._record_read(value, name)
+            if isinstance(base := getattr(value, "base", None), Value):
+                self._record_read(base, None)
+            if isinstance(owner := getattr(value, "owner", None), Value):  # an instance dict is written to by its object
+                self._record_read(self.owner(owner), "__dict__")
+        if self._changed_before and (name is None or name in getattr(value, "written", ())):
+            self._was_read |= value in self._changed_before or getattr(value, "base", None) in self._changed_before
 
     def _forget_undone(self, start: int) -> bool:
         """Take out of the log what has been undone since `start`; whether everything has that could be."""
@@ -163,6 +200,8 @@ class Effects:
         return True
 
     def load_attr(self, obj: Value, name: str) -> Value | _NotImplemented | None:
+        if self._recording is not None:
+            self._record_read(self.owner(obj), name)
         stored = self._attrs.get(self.owner(obj))
         if stored is None or name not in stored:
             return None

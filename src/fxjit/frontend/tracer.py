@@ -37,8 +37,8 @@ class EffectLog(Protocol):
         """Classes that the trace made."""
 
     @property
-    def changed_before(self) -> frozenset[Value] | None:
-        """What changed before a block of `reporting_reads`; None outside of one."""
+    def watches_reads(self) -> bool:
+        """Whether somebody wants to know what is read."""
 
     def is_mutated(self, value: Value) -> bool:
         """Whether `mutate` was called with the value."""
@@ -46,8 +46,8 @@ class EffectLog(Protocol):
     def is_written(self, value: Value) -> bool:
         """Whether its state or one of its attributes is."""
 
-    def mutate(self, value: Value) -> None:
-        """`value` (a container, cell or iterator) is about to change its state."""
+    def mutate(self, value: Value, name: str | None = None) -> None:
+        """`value` (a container, cell or iterator) is about to change its state; `name`: of that name, in a namespace."""
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
         """`object.__setattr__(obj, name, value)`; None deletes."""
@@ -70,8 +70,11 @@ class EffectLog(Protocol):
     def reporting_reads(self) -> AbstractContextManager[Callable[[], bool]]:
         """A context that reports whether its block read anything that was changed before it."""
 
-    def note_read(self, value: Value) -> None:
-        """The contents of `value` may be looked at."""
+    def recording_reads(self, on_change: Callable[[], object]) -> AbstractContextManager[None]:
+        """A context that records what its block reads of what it did not make; `on_change` is called before that changes."""
+
+    def note_read(self, value: Value, name: str | None = None) -> None:
+        """The contents of `value` may be looked at; `name`: that alone, in a namespace."""
 
     def reach_back(self) -> None:
         """Something that existed before is changed by the graph itself."""

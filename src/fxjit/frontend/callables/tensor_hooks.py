@@ -19,6 +19,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.observed import observation
+from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
@@ -91,7 +92,7 @@ def _register_in_graph(t: Tracer, tensor: TensorValue, args: Sequence[Value]) ->
         return TupleValue([]) if result.is_constant() and result.as_constant() is None else result
 
     before = torch.is_grad_enabled()
-    with t.capture_subgraph(_NAME) as nodes:
+    with run_later(t, _NAME), t.capture_subgraph(_NAME) as nodes:
         set_grad_mode(t, False)
         body = trace_body(t, _NAME, lambda: [t.emit(torch.empty_like, [tensor])], call)
         set_grad_mode(t, before)

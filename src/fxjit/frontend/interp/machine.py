@@ -127,7 +127,7 @@ class Machine:
         t, instructions, handlers = self.t, self.instructions, HANDLERS
         previous, t.frame = t.frame, self
         self._prefix = None
-        break_step, at_stake, changed_before = t.break_step, t.ends.at_stake, t.effects.changed_before
+        break_step, at_stake, watches_reads = t.break_step, t.ends.at_stake, t.effects.watches_reads
         try:
             while True:
                 if t.steps == break_step:
@@ -151,7 +151,7 @@ class Machine:
                     t.break_("torch-lacks-name", name=lacking.row.name, feature=lacking.row.feature)
                 if at_stake and left is None:
                     t.ends.check(self, instruction)
-                if changed_before and self.stack:
+                if watches_reads and self.stack:
                     t.effects.note_read(self.stack[-1])
                 if left is not None:
                     return left

@@ -37,6 +37,9 @@ class BreakPoints:
         self.speculates = True
         #: Conditional jumps that are no part of a joint condition (joint_conditions.py).
         self.apart: set[tuple[CodeType, int]] = set()
+        #: Steps at whose calls functions are given away that are run later and read what the frame changes until then
+        #: (values/run_later.py).
+        self.seen_later: set[int] = set()
         #: Whether locks may be held while the graph runs.
         self.holds_locks = True
         #: Whether classes may be made while tracing.

@@ -22,6 +22,7 @@ from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.classes import NEW
 from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.objects import UserObjectValue, new_instance
+from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps
@@ -175,6 +176,7 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> list[Val
     gradients = [t.emit(torch.empty_like, [output]) if isinstance(output, TensorValue) else t.make(None)
                  for output in outputs]
     set_grad_mode(t, False)
-    t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
+    with run_later(t, f"{cls.__qualname__}.apply"):
+        t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
     set_grad_mode(t, True)
     return ctx.dirty

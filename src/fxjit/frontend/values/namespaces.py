@@ -44,6 +44,7 @@ class NamespaceValue(Places):
     def load(self, t: Tracer, name: str) -> Value | None:
         """The value of a global or builtin name; None where there is none."""
         self.meet(t)
+        t.effects.note_read(self, name)
         found: Value | None = self._loaded.get(name)
         if found is not None:
             return found
@@ -65,8 +66,8 @@ class NamespaceValue(Places):
     def own(self, t: Tracer, name: str) -> Value | None:
         """The value of a name that the namespace itself has."""
         self.look_at(t, name)
+        t.effects.note_read(self, name)
         if name in self.written:
-            t.effects.note_read(self)
             value = self.written[name]
             return value.realize() if value is not None else None
         if name in self.namespace:
@@ -106,7 +107,7 @@ class NamespaceValue(Places):
         if value is None and self.own(t, name) is None:
             return False
         self.meet(t, stores=True)
-        t.effects.mutate(self)
+        t.effects.mutate(self, name)
         self.written[name] = value
         self._loaded.pop(name, None)
         for each in t.new_source_state("namespaces").values():
