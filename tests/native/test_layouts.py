@@ -139,3 +139,27 @@ def test_images_times_a_number_of_each_channel_stay_in_their_order(monkeypatch):
     groups = [step for step in steps if isinstance(step, Group)]
     writers = [group for group in groups for member in group.members if member.compute.out.size == (2, 24, 9, 7)]
     assert [step.reducing for step in writers] == [False]
+
+
+@pytest.mark.parametrize("channels", [32, 48, 128, 512])
+def test_loops_that_step_by_powers_of_two_are_vectors(channels: int, sources) -> None:
+    """GCC makes none where it sees the step: GELU and a transpose of 128 channels had a sixth of eager's speed."""
+    x = torch.randn(2, 96, channels)
+
+    def f(x):
+        return F.gelu(x).transpose(1, 2).contiguous(), (x * 1.5).transpose(1, 2).contiguous()
+
+    with torch.no_grad(), config.patch(small_graphs_as_captured=False):
+        for ours, eager in zip(fxjit.compile(f, dynamic=False)(x), f(x), strict=True):
+            torch.testing.assert_close(ours, eager)
+            assert ours.stride() == eager.stride()
+    assert (f"fx_hidden<int64_t>({channels})" in sources[0]) == (channels != 48)
+
+
+def test_columns_that_step_by_powers_of_two(assert_kernels_same) -> None:
+    x = torch.randn(7, 40, 64)
+
+    def f(x):
+        return F.silu(x)[:, :, ::32].sum(1), (F.silu(x) * x).transpose(1, 2).sum(1), F.gelu(x)[..., ::16]
+
+    assert_kernels_same(f, x)
