@@ -70,6 +70,9 @@ class Effects:
         #: namespace, with what is told when it changes. And of the function that is being traced: what is told, and since when.
         self._read_later: dict[tuple[Value, str | None], Callable[[], object]] = {}
         self._recording: tuple[Callable[[], object], int] | None = None
+        #: Called when the outermost frame is about to return, or to break.
+        self.before_return: list[Callable[[], object]] = []
+        self.before_break: list[Callable[[], object]] = []
         #: Told what existed before and is about to change, once.
         self.on_first_change: Callable[[Value], None] | None = None
 

@@ -36,6 +36,10 @@ class EffectLog(Protocol):
     def made_classes(self) -> MadeClasses:
         """Classes that the trace made."""
 
+    #: Called when the outermost frame is about to return, or to break.
+    before_return: list[Callable[[], object]]
+    before_break: list[Callable[[], object]]
+
     @property
     def watches_reads(self) -> bool:
         """Whether somebody wants to know what is read."""

@@ -170,7 +170,7 @@ class Machine:
         try:
             while True:
                 if t.steps == break_step:
-                    return self._break_at(break_points.at(t.steps, self.pc))
+                    return self._ends_at(self._break_at(break_points.at(t.steps, self.pc)))
                 safe_point()
                 self.steps = t.steps
                 t.steps += 1
@@ -198,10 +198,11 @@ class Machine:
                 if left is not None:
                     resumability.check_generators(self, break_points, [left])
                     resumability.check_managers(self, break_points, [])
+                    for check in t.effects.before_return:
+                        check()
                     return Return(left, t.ends.order(self))
         except BreakReached as reached:
-            end: Break = reached.end
-            return end
+            return self._ends_at(reached.end)
         except BreakGraph as signal:
             self.decide(break_points, signal)
         except RecursionError:  # the program calls itself without end, or nearly, through what is not inlined as a function
@@ -210,6 +211,12 @@ class Machine:
         finally:
             sys.setrecursionlimit(limit)
             t.frame = None
+
+    def _ends_at(self, end: Break) -> Break:
+        self.t.break_step = None
+        for check in self.t.effects.before_break:
+            check()
+        return end
 
     def unwind(self, exc: Value) -> bool:
         """Go to the handler of an exception that the current instruction raised; False if the frame has none."""

@@ -18,6 +18,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, polyfill
+from fxjit.frontend.values.run_later import Recomputed
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.torchfn import call_in_graph
 
@@ -80,17 +81,30 @@ def shape_as_tensor(self: torch.Tensor) -> torch.Tensor:
     return torch.tensor(list(self.shape), dtype=torch.int64)
 
 
+def call_checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+@handles(call_checkpointed)
+def _call_checkpointed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Where gradients are recorded, eager code calls it once more in the backward."""
+    function, *given = args
+    if not torch.is_grad_enabled():
+        return t.call(function, given, kwargs)
+    return Recomputed(t, t.steps, function, given, kwargs).call()
+
+
 @polyfill(torch.utils.checkpoint.checkpoint)
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, context_fn: Any = None,
                determinism_check: str = "default", debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
     """The call itself: what is kept for the backward is decided by whoever compiles the graph."""
     kwargs.pop("preserve_rng_state", None)
     if use_reentrant is False:
-        return function(*args, **kwargs)
+        return call_checkpointed(function, *args, **kwargs)
     if kwargs:
         raise ValueError("Deoptimization keyword arguments: " + ",".join(kwargs))
     if not torch.is_grad_enabled() or any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
-        return function(*args)
+        return call_checkpointed(function, *args)
     warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
     with torch.no_grad():  # the backward of the reentrant kind belongs to its arguments
         return function(*args)
