@@ -276,11 +276,14 @@ DIFFERENCES = (
     ("a compiled function, given to a transform of `torch.func` outside of it",
      "runs eagerly under the transform, with every backend (torch.compile captures it with backend `eager`, whose graph runs "
      "operator by operator, and with no other). Compile the function that calls the transform: that is one graph"),
-    ("a hook on a tensor, a `backward` of an `autograd.Function` or a function under `checkpoint` that reads state of Python's "
-     "(attributes, globals, variables, containers) which changes before the backward", "seen where the same function changes it: "
-     "the graph breaks at the call that gave the hook or function away. So it does where a function under `checkpoint` changes such "
-     "state itself, which eager code does twice. Where the caller changes it between forward and backward, or what stands behind a "
-     "graph break, the gradient is that of the state in forward"),
+    ("a hook on a tensor, a `backward` of an `autograd.Function` or a function under `checkpoint` that reads state of "
+     "Python's (attributes, globals, variables, containers) which changes before the backward",
+     "seen where the same function changes it: the graph breaks at the call that gave the hook or function away. So it does "
+     "where a function under `checkpoint` changes such state itself, which eager code does twice. Where the caller changes it "
+     "between forward and backward, or what stands behind a graph break, the gradient is that of the state in forward"),
+    ("a function under `checkpoint` that writes to tensors it did not make, as to the running statistics of batch norms",
+     "writes once, in forward; eager's recomputation writes a second time. Where a tensor that it reads is written to "
+     "behind it, backward raises that it was modified"),
     ("`checkpoint(..., preserve_rng_state=False)` of a function that draws random numbers (dropout)",
      "gradients are those of the numbers that forward drew; eager's recomputation draws others, and its gradients are of those "
      "(torch.compile's are as fxjit's)"),

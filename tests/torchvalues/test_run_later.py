@@ -114,7 +114,7 @@ def results(call):
         TABLE["a"] = {"b": [1.0]}
         y = call(x)
         y.sum().backward()
-        found.append((y.tolist(), x.grad.tolist()))
+        found.append((y.tolist(), x.grad.tolist(), vars(STATE).copy()))
     reset()
     return found
 
@@ -251,6 +251,15 @@ def counts_in_a_checkpoint(x):
     return checkpoint(layer, x, use_reentrant=False)
 
 
+def writes_in_a_checkpoint(x):
+    def layer(x):
+        STATE.more = 7
+        return (x * 2).sin()
+    y = checkpoint(layer, x, use_reentrant=False)
+    STATE.more = 1
+    return y
+
+
 def notes_in_a_checkpoint(x):
     seen = []
 
@@ -274,7 +283,7 @@ def two_hooks_of_which_one_is_late(x):
 @pytest.mark.parametrize("program", [
     cell_behind_a_hook, cell_behind_a_checkpoint, loop_variable, list_behind_a_hook, dict_behind_a_checkpoint,
     object_behind_a_hook, object_dict_behind_a_hook, missing_attribute_behind_a_hook, class_attribute_behind_a_hook,
-    counts_in_a_checkpoint, notes_in_a_checkpoint, two_hooks_of_which_one_is_late,
+    counts_in_a_checkpoint, writes_in_a_checkpoint, notes_in_a_checkpoint, two_hooks_of_which_one_is_late,
 ])
 def test_variables_and_what_the_frame_made(program, backend):
     def call(x):

@@ -67,9 +67,10 @@ class Effects:
         self._changed_before: frozenset[Value] | None = None
         self._reads_since, self._was_read = 0, False
         #: What functions read that eager code runs later (values/run_later.py): a container or cell, or a name in an object or
-        #: namespace, with what is told when it changes. And of the function that is being traced: what is told, and since when.
+        #: namespace, with what is told when it changes. And of the function that is being traced: what is told, since when, and
+        #: whether of its own changes, too.
         self._read_later: dict[tuple[Value, str | None], Callable[[], object]] = {}
-        self._recording: tuple[Callable[[], object], int] | None = None
+        self._recording: tuple[Callable[[], object], int, bool] | None = None
         #: Called when the outermost frame is about to return, or to break.
         self.before_return: list[Callable[[], object]] = []
         self.before_break: list[Callable[[], object]] = []
@@ -83,7 +84,7 @@ class Effects:
     def mutate(self, value: Value, name: str | None = None) -> None:
         """A container, cell or iterator is about to change; what existed before is written back at the end. `name`: that one,
         in a namespace."""
-        if self._read_later:
+        if self._read_later or self._recording is not None:
             self._tell_readers(value, name, None)
         self._log_change(value, value.undo_check if isinstance(value, Undoable) else None)
         if value.source is not None and value not in self._restored:
@@ -106,7 +107,7 @@ class Effects:
 
     def store_attr(self, obj: Value, name: str, value: Value | None) -> None:
         owner = self.owner(obj)
-        if self._read_later:
+        if self._read_later or self._recording is not None:
             self._tell_readers(owner, name, "__dict__")
         self._log_change(obj)
         if owner not in self._attrs:
@@ -160,26 +161,37 @@ class Effects:
             self._changed_before, self._reads_since, self._was_read = outer
 
     @contextmanager
-    def recording_reads(self, on_change: Callable[[], object]) -> Iterator[None]:
-        """A context that records what its block reads of what it did not make; `on_change` is called before that changes. A
-        block inside of another is a part of it."""
+    def recording_reads(self, on_change: Callable[[], object], changes_too: bool = False) -> Iterator[None]:
+        """A context that records what its block reads of what it did not make; `on_change` is called before that changes, and
+        with `changes_too` before the block changes any such. A block inside of another is a part of it."""
         outer = self._recording
-        self._recording = outer or (on_change, next_creation_id())
+        self._recording = outer or (on_change, next_creation_id(), changes_too)
         try:
             yield
         finally:
             self._recording = outer
 
+    def forget_readers(self) -> None:
+        """Forget what such blocks read: they hold the trace."""
+        self._read_later.clear()
+        self.before_return.clear()
+        self.before_break.clear()
+        self._recording = None
+
     def _record_read(self, value: Value, name: str | None) -> None:
         if self._recording is not None and isinstance(value, Value):
-            on_change, since = self._recording
+            on_change, since, _ = self._recording
             if value.source is not None or value.creation_id < since:
                 self._read_later.setdefault((value, name), on_change)
 
     def _tell_readers(self, value: Value, *names: str | None) -> None:
-        for name in names:
-            if (on_change := self._read_later.get((value, name))) is not None:
+        if self._recording is not None and self._recording[2]:
+            on_change, since, _ = self._recording
+            if value.source is not None or value.creation_id < since:
                 on_change()
+        for name in names:
+            if (told := self._read_later.get((value, name))) is not None:
+                told()
 
     def note_read(self, value: Value, name: str | None = None) -> None:
         """The contents of `value` may be looked at; `name`: that alone, in a namespace."""

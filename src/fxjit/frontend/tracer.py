@@ -74,8 +74,12 @@ class EffectLog(Protocol):
     def reporting_reads(self) -> AbstractContextManager[Callable[[], bool]]:
         """A context that reports whether its block read anything that was changed before it."""
 
-    def recording_reads(self, on_change: Callable[[], object]) -> AbstractContextManager[None]:
-        """A context that records what its block reads of what it did not make; `on_change` is called before that changes."""
+    def recording_reads(self, on_change: Callable[[], object], changes_too: bool = False) -> AbstractContextManager[None]:
+        """A context that records what its block reads of what it did not make; `on_change` is called before that changes, and
+        with `changes_too` before the block changes any such."""
+
+    def forget_readers(self) -> None:
+        """Forget what such blocks read: they hold the trace."""
 
     def note_read(self, value: Value, name: str | None = None) -> None:
         """The contents of `value` may be looked at; `name`: that alone, in a namespace."""

@@ -211,6 +211,7 @@ class Machine:
         finally:
             sys.setrecursionlimit(limit)
             t.frame = None
+            t.effects.forget_readers()
 
     def _ends_at(self, end: Break) -> Break:
         self.t.break_step = None

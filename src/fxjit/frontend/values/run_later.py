@@ -41,9 +41,9 @@ def _leave_to_eager(t: Tracer, step: int) -> NoReturn:
 
 @dataclass(eq=False)
 class Recomputed:
-    """A call that eager code makes once more in the backward. Something that it read, or all that follows from it, may have
-    been for the forward alone (what collects results): so it is called for a trial when the frame returns, and has to come to
-    the same operators, without effects. At a break, what such functions change themselves is not yet put back."""
+    """A call that eager code makes once more in the backward. What it read or changed may be there for the forward alone (what
+    collects results): so it is called for a trial when the frame returns, and has to come to the same operators, without
+    effects. At a break that is not done for what such functions change themselves, which may not have been put back yet."""
 
     t: Tracer
     step: int
@@ -57,7 +57,7 @@ class Recomputed:
         _require_unchanged(t, self.step, "checkpoint")
         known = next((arg.node for arg in map(Value.realize, self.args) if isinstance(arg, TensorValue)), None)
         last = None if known is None else next(iter(reversed(known.graph.nodes)))
-        with t.effects.recording_reads(self._doubt):
+        with t.effects.recording_reads(self._doubt, changes_too=True):
             result = t.call(self.function, self.args, self.kwargs)
         if last is not None:
             self.operators = _described(_behind(last))
