@@ -125,10 +125,6 @@ _FAST_MATH: Final = [
 ]  # fmt: skip
 
 
-#: GCC makes one call of the sine and the cosine of a number, for which there is no vector form: 12 ns an element on a Zen 5,
-#: where two calls of vectors take 1.1. So they are no functions that it knows.
-_APART: Final = ("-fno-builtin-sin", "-fno-builtin-cos", "-fno-builtin-sinf", "-fno-builtin-cosf")
-
 #: What -O3 adds to this, complete unrolling of loops that grow by it above all, takes 1.5 to 1.7 times as long to compile.
 #: Measured with GCC 12 and AVX-512: fifty small functions and six models (ResNet-50, U-Net, ViT...) run at 0.98 to 1.03 of the
 #: speed that -O3 gives them.
@@ -139,7 +135,6 @@ def flags() -> list[str]:
     chosen = [
         "-std=c++17",
         *_OPTIMISATION,
-        *_APART,
         "-fPIC",
         "-shared",
         "-fno-math-errno",
