@@ -26,9 +26,9 @@ HALVES = (torch.float16, torch.bfloat16)
 NOTE = "bad |="
 #: Steps from which the compiler does not see powers of two, and work of an element (`ops.work`) from which it is not to: a
 #: polynomial of 12 operations takes 2.1 ns an element at steps of 32 or 128 as GCC 12 compiles these, and 0.5 and 0.7 so, with
-#: vectors of 256 bits at 16 2.1 and 0.4; in loops of constant length, GELU at steps of 8 3.2 and 0.4, of 4 1.8 and 0.4. At 24, 96
-#: and 768 it makes no difference. At 2 it takes longer so (0.12 and 0.15), as one multiplication does at 16 and 512 (0.37 and
-#: 0.44, 1.34 and 1.60). Zen 5, one thread.
+#: vectors of 256 bits at 16 2.1 and 0.4; in loops of constant length, GELU at steps of 8 3.2 and 0.4, of 4 1.8 and 0.4. At 24,
+#: 96 and 768 it makes no difference. At 2 it takes longer so (0.12 and 0.15), as one multiplication does at 16 and 512 (0.37
+#: and 0.44, 1.34 and 1.60). Zen 5, one thread.
 LEAST_HIDDEN_STEP, HEAVY = 4, 8
 
 

@@ -327,9 +327,9 @@ HELPERS = (
 )  # fmt: skip
 
 
-#: What is added to an argument so that GCC makes no one call of the sine and the cosine of a number, for which there is no vector
-#: form: 12 ns an element on a Zen 5, where two calls of vectors take 1.1. Nothing but the sign of a zero changes. Where signs of
-#: zeros do not count (`cpp.fast_math`) it makes that call all the same.
+#: What is added to an argument so that GCC makes no one call of the sine and the cosine of a number, for which there is no
+#: vector form: 12 ns an element on a Zen 5, where two calls of vectors take 1.1. Nothing but the sign of a zero changes. Where
+#: signs of zeros do not count (`cpp.fast_math`) it makes that call all the same.
 APART = {"cos": " + 0.0"}
 
 
