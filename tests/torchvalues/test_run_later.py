@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from tests.differential import assert_same_as_eager
@@ -16,6 +18,8 @@ class State:
 
 
 STATE = State()
+MODULE = types.ModuleType("settings")
+MODULE.number = 1.0
 OTHER = State()
 NUMBERS = [1.0]
 TABLE = {"a": {"b": [1.0]}}
@@ -236,6 +240,14 @@ def missing_attribute_behind_a_hook(x):
     return y
 
 
+def module_attribute_behind_a_hook(x):
+    MODULE.number = 1.0
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * MODULE.number)
+    MODULE.number = 3.0
+    return y
+
+
 def class_attribute_behind_a_hook(x):
     y = x * 2
     y.register_hook(lambda gradient: gradient * STATE.number)
@@ -283,6 +295,7 @@ def two_hooks_of_which_one_is_late(x):
 @pytest.mark.parametrize("program", [
     cell_behind_a_hook, cell_behind_a_checkpoint, loop_variable, list_behind_a_hook, dict_behind_a_checkpoint,
     object_behind_a_hook, object_dict_behind_a_hook, missing_attribute_behind_a_hook, class_attribute_behind_a_hook,
+    module_attribute_behind_a_hook,
     counts_in_a_checkpoint, writes_in_a_checkpoint, notes_in_a_checkpoint, two_hooks_of_which_one_is_late,
 ])
 def test_variables_and_what_the_frame_made(program, backend):

@@ -68,6 +68,7 @@ class PyModuleValue(Value):
 
     def _look_at(self, t: Tracer, name: str) -> None:
         namespace = namespace_value(t, vars(self.module), vars(builtins))
+        t.effects.note_read(namespace, name)
         if type(self.module) is types.ModuleType:
             namespace.look_at(t, name)
         else:
@@ -82,6 +83,7 @@ class PyModuleValue(Value):
         """As effects.load_attr; what functions of the module wrote to its globals counts."""
         namespace = known_namespace(t, vars(self.module))
         if namespace is not None and name in namespace.written:
+            t.effects.note_read(namespace, name)
             value = namespace.written[name]
             return NOT_IMPLEMENTED if value is None else value.realize()
         return t.effects.load_attr(self, name)
