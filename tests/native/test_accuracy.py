@@ -10,6 +10,7 @@ import torch
 from benchmarks.accuracy import compiled_all, errors, samples
 from benchmarks.exact_functions import Function, L, rows
 
+import fxjit
 from fxjit import config
 from fxjit.backends.native.codegen.prelude import prelude
 from fxjit.backends.native.runtime import cc
@@ -208,3 +209,25 @@ def test_the_sine_and_the_cosine_of_a_number_are_no_one_call(sources, assert_ker
     command, text = [*cc.require_compiler(), *flags, "-x", "c++", "-S", "-", "-o", "-"], prelude(sources[0], True) + sources[0]
     made = subprocess.run(command, input=text, text=True, capture_output=True, check=True).stdout
     assert "cos" in made and "sincos" not in made and "cexpi" not in made
+
+
+def test_remainders_are_exact_however_far_apart_the_numbers_are() -> None:
+    """Those of C's library; eager's vectors give NaN beyond some quotient."""
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31 - 1, (2, 100_000), dtype=torch.int32, generator=generator)
+    inf, nan = float("inf"), float("nan")
+    special = torch.tensor([0.0, -0.0, 1, -1, inf, -inf, nan, 3.4e38, -3.4e38, 1e-45, -1e-45, 2.0**24, 0.1])
+    near = torch.randn(2, 20_000, generator=generator)
+    a = torch.cat([bits[0].view(torch.float32), special.repeat_interleave(len(special)), near[0] * 9])
+    b = torch.cat([bits[1].view(torch.float32), special.repeat(len(special)), near[1]])
+
+    def ours(a, b):
+        return torch.fmod(a, b) * 1, torch.remainder(a, b) * 1, torch.floor_divide(a, b) * 1
+
+    fmod, remainder, floor = fxjit.compile(ours, fullgraph=True, dynamic=False)(a, b)
+    with np.errstate(invalid="ignore"):
+        exact = torch.from_numpy(np.fmod(a.numpy(), b.numpy()))
+    turned = torch.where((exact != 0) & ((exact < 0) != (b < 0)), exact + b, exact)
+    for found, true in ((fmod, exact), (remainder, turned), (floor, torch.floor_divide(a, b))):
+        torch.testing.assert_close(found, true, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found.signbit()[~true.isnan()], true.signbit()[~true.isnan()])

@@ -115,7 +115,8 @@ def test_operators_that_jump_see_what_is_rounded(dtype: torch.dtype, assert_kern
     def of_extremes(x: torch.Tensor) -> list[torch.Tensor]:
         large, small = x * (torch.finfo(dtype).max / 2), x * torch.finfo(dtype).smallest_normal * 2.0**-12
         finite = torch.where(large.isinf(), 0, large)
-        tests = [large.isinf(), large.isfinite(), small.bool(), small.logical_not(), torch.logical_and(small, x > 0)]
+        tests = [large.isinf(), large.isposinf(), large.isneginf(), large.isfinite()]
+        tests += [small.bool(), small.logical_not(), torch.logical_and(small, x > 0)]
         return [large, finite, *tests, small.any(0), small.all(1), small.count_nonzero(0)]
 
     def of_jumps(x: torch.Tensor) -> list[torch.Tensor]:

@@ -33,6 +33,8 @@ UNARY = {
     "softplus": F.softplus, "threshold": lambda x: F.threshold(x, 0.5, 2.0), "clamp": lambda x: x.clamp(-0.5, 0.7),
     "clamp_min": lambda x: x.clamp(min=0.1), "clamp_max": lambda x: x.clamp(max=0.1), "isnan": torch.isnan,
     "isinf": torch.isinf,
+    "isposinf": torch.isposinf,
+    "isneginf": torch.isneginf,
     "isfinite": torch.isfinite, "logical_not": torch.logical_not, "pow2": lambda x: x**2, "pow3": lambda x: x**3,
     "pow.5": lambda x: x**0.5, "pow-1": lambda x: x**-1, "pow-2": lambda x: x**-2, "pow1.7": lambda x: x**1.7,
     "2**x": lambda x: 2.0**x, "add": lambda x: x + 1.5, "rsub": lambda x: 2 - x, "mul": lambda x: x * 0.1,

@@ -106,16 +106,30 @@ template <class T> static FX T fx_floordiv(T a, T b) { T q = a / b; return (T)(q
 template <class T> static FX T fx_truncdiv(T a, T b) { return a / b; }
 template <class T> static FX T fx_mod(T a, T b) { T r = a % b; return (T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r); }
 template <class T> static FX T fx_fmod(T a, T b) { return a % b; }
+#ifdef __FMA__
+/* Exact, and without a branch: each step takes a whole multiple of |b| off that leaves less than 2^-50 of |a|, which double
+   holds without rounding. Floats are at most 2^277 of each other. */
+static FX double fx_less(double r, double y, double inverse) { return __builtin_fma(-__builtin_trunc(r * inverse), y, r); }
+static FX float fx_fmod(float a, float b) {
+  const double x = __builtin_fabs((double)a), y = __builtin_fabs((double)b), inverse = 1 / y;
+  double r = fx_less(x, y, inverse);
+  r = fx_less(r, y, inverse); r = fx_less(r, y, inverse); r = fx_less(r, y, inverse);
+  r = fx_less(r, y, inverse); r = fx_less(r, y, inverse);
+  r = r < 0 ? r + y : r;
+  r = r >= y ? r - y : r;
+  r = y == __builtin_inf() ? x - x + x : r;
+  return __builtin_copysignf((float)r, a);
+}
+#else
 static inline float fx_fmod(float a, float b) { return fmodf(a, b); }
+#endif
 static inline double fx_fmod(double a, double b) { return fmod(a, b); }
-static inline float fx_mod(float a, float b) { float r = fmodf(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
+static FX float fx_mod(float a, float b) { float r = fx_fmod(a, b); return (r != 0) & ((r < 0) != (b < 0)) ? r + b : r; }
 static inline double fx_mod(double a, double b) { double r = fmod(a, b); return r != 0 && ((r < 0) != (b < 0)) ? r + b : r; }
-static inline float fx_floordiv(float a, float b) {
-  if (b == 0) return a / b;
-  float r = fmodf(a, b), q = (a - r) / b;
-  if (r != 0 && ((b < 0) != (r < 0))) q -= 1;
-  if (q == 0) return __builtin_copysignf(0, a / b);
-  float f = __builtin_floorf(q); return q - f > 0.5f ? f + 1 : f;
+static FX float fx_floordiv(float a, float b) {
+  const float r = fx_fmod(a, b), whole = (a - r) / b, q = (r != 0) & ((b < 0) != (r < 0)) ? whole - 1 : whole;
+  const float f = __builtin_floorf(q), near = q - f > 0.5f ? f + 1 : f, zero = __builtin_copysignf(0, a / b);
+  return b == 0 ? a / b : q == 0 ? zero : near;
 }
 static inline double fx_floordiv(double a, double b) {
   if (b == 0) return a / b;

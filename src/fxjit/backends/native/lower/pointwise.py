@@ -404,6 +404,8 @@ def predicate(build: Build) -> Callable[..., TensorExpr]:
 
 lowers("isnan.default")(predicate(lambda x: op("isnan", x, dtype=torch.bool)))
 lowers("isinf.default")(predicate(lambda x: op("isinf", x, dtype=torch.bool)))
+for _name, _infinity in (("isposinf", math.inf), ("isneginf", -math.inf)):
+    lowers(f"{_name}.default")(predicate(lambda x, infinity=_infinity: compare("eq", x, const(infinity, x.dtype))))
 lowers("isfinite.default")(
     predicate(lambda x: op("logical_not", op("or", op("isinf", x, dtype=torch.bool), op("isnan", x, dtype=torch.bool))))
 )
