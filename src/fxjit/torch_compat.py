@@ -8,10 +8,13 @@ import importlib
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
+
+from fxjit import forks
 
 if TYPE_CHECKING:
     import torch
@@ -87,11 +90,21 @@ def import_of_shapes() -> None:
         return
     with ThreadPoolExecutor(1, "fxjit-import") as thread:
         try:
-            imported = thread.submit(_import_shapes)
+            imported = thread.submit(_import_shapes_awaited)
         except RuntimeError:  # the interpreter ends, and starts no thread
             _import_shapes()
             return
         imported.result()
+
+
+def _import_shapes_awaited() -> None:
+    """In a thread whose imports a fork waits for, as for those of threads that compile."""
+    thread = threading.get_ident()
+    forks.begin(thread)
+    try:
+        _import_shapes()
+    finally:
+        forks.end(thread)
 
 
 def _is_importing() -> bool:

@@ -155,7 +155,7 @@ LAYERS: dict[str, set[str]] = {
     "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "replacements", "stance"},
     "bootstrap": {"install"},
     "testing": LOW | {"api", "backends"},
-    "torch_compat": set(),
+    "torch_compat": {"forks"},
     "torch_private": {"errors", "torch_compat"},
     "doctor": LOW | {"tensor_shim", "backends", "api"},
     "replay": LOW | {"backends"},

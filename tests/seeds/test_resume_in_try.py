@@ -176,7 +176,8 @@ def test_every_way_through_is_eagers(program):
         compiled = fxjit.compile(program, backend="eager")
         for kind in (None, ValueError, TypeError, KeyError, ValueError, None):
             assert outcome(compiled, x, kind) == outcome(program, x, kind), kind
-    assert not fxjit.counters["skip"]
+    # Calls that end with an exception before any operator are left to eager, not the frame.
+    assert {*fxjit.counters["skip"]} <= {"Exception that leaves a function before any operator"}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

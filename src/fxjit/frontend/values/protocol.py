@@ -572,9 +572,10 @@ def checked_number(t: Tracer, op: str, cls: type, told: Value) -> Value:
     if wanted is not None and not issubclass(kind, wanted):
         name = f"{cls.__name__}.__float__" if op == "float" else f"__{op}__"
         t.raise_(TypeError, f"{name} returned non-{op.replace('index', 'int')} (type {kind.__name__})")
-    if op == "index" and kind is not int and told.is_constant():
-        return t.make(int(told.as_constant()))  # an instance of a subclass
-    return told
+    if op != "index" or kind is int:
+        return told
+    number = getattr(told, "base", None) or told  # of an instance of a subclass
+    return t.make(int(number.as_constant())) if number.is_constant() else number
 
 
 def checked_hash(t: Tracer, told: Value) -> Value:
