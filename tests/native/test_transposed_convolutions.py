@@ -78,14 +78,16 @@ def test_gradients_are_eagers(case):
         torch.testing.assert_close(ours, eager, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("case", ["groups", "float64", "many results", "a stepped view", "padded pixel"])
-def test_others_stay_convolutions(case, targets):
+@pytest.mark.parametrize("case", ["groups", "float64", "many results", "a stepped view", "padded pixel", "many windows"])
+def test_others_stay_convolutions(case, targets, monkeypatch):
+    monkeypatch.setattr(transposed, "MOST", 1 << 14)
     layout = torch.contiguous_format
     x, weight, bias, ways = {
         "groups": lambda: operands((2, 32, 5, 2, 3, 2, 1, 0), layout, groups=2),
         "float64": lambda: operands(FEW[0], layout, dtype=torch.float64),
         "many results": lambda: operands((2, 16, 5, 9, 3, 2, 1, 0), layout),
         "a stepped view": lambda: operands(FEW[0], layout),
+        "many windows": lambda: operands((2, 16, 40, 3, 4, 2, 1, 0), layout),
         "padded pixel": lambda: operands((2, 16, 1, 9, 4, 1, 1, 0), layout),
     }[case]()
     if case == "a stepped view":

@@ -31,13 +31,13 @@ def convolve_rows(graph: torch.fx.Graph) -> None:
     found = False
     for target, images in ((aten.convolution.default, 1), (aten.convolution_backward.default, 2)):
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if not node.kwargs and all(is_dense(_value(each), 3) for each in node.args[: images + 1]):
+            if not node.kwargs and all(is_dense(value_of(each), 3) for each in node.args[: images + 1]):
                 found = _convolve_row(graph, node, images) or found
     if not found:
         return
     for target, (make, first) in _BETWEEN.items():
         for node in list(graph.find_nodes(op="call_function", target=target)):
-            if not node.kwargs and all(is_dense(_value(each), 3) for each in node.all_input_nodes[:first]):
+            if not node.kwargs and all(is_dense(value_of(each), 3) for each in node.all_input_nodes[:first]):
                 _put_in_place(graph, node, functools.partial(make, node))
 
 
@@ -115,7 +115,7 @@ def multiply_forward(graph: torch.fx.Graph) -> None:
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution.default)):
         if node.kwargs or not is_pixelwise(node):
             continue
-        x = _value(node.args[0])
+        x = value_of(node.args[0])
         images = (x, node.meta["val"])
         if all(_last(each) for each in images) or (_has_few_pixels(x) and all(each.is_contiguous() for each in images)):
             _multiply_rows(graph, node)
@@ -126,7 +126,7 @@ def multiply_forward(graph: torch.fx.Graph) -> None:
 def multiply_backward(graph: torch.fx.Graph) -> None:
     """The same of `convolution_backward`."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
-        grad, x, weight = (_value(arg) for arg in node.args[:3])
+        grad, x, weight = (value_of(arg) for arg in node.args[:3])
         plain = not node.kwargs and is_dense(grad) and all(user.target is operator.getitem for user in node.users)
         if not plain or not is_pixelwise(node):
             continue
@@ -141,7 +141,7 @@ def is_pixelwise(node: torch.fx.Node) -> bool:
     """Whether a convolution, or its derivative, is one of one pixel by one, with step 1, in one group."""
     at = 0 if node.target is aten.convolution.default else 1
     x, weight, _, stride, padding, dilation, transposed, _, groups = node.args[at : at + 9]
-    x, weight = _value(x), _value(weight)
+    x, weight = value_of(x), value_of(weight)
     if not is_dense(x) or not is_dense(weight):
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
@@ -160,11 +160,11 @@ def _last(images: torch.Tensor) -> bool:
 
 def _is_channels_last(node: torch.fx.Node) -> bool:
     """The input and its gradient are; the gradient of the results is made so, where it is not."""
-    images = (_value(node.args[1]), node.meta["val"][0])
+    images = (value_of(node.args[1]), node.meta["val"][0])
     return all(each is None or _last(each) for each in images)
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
@@ -213,7 +213,7 @@ def _multiply(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """A pixel of all channels is a row."""
     x, weight, *rest = node.args[:3]
-    results, channels = _value(weight).shape[:2]
+    results, channels = value_of(weight).shape[:2]
     call = Calls(graph, node)
     with graph.inserting_before(node):
         rows = call(aten.permute.default, _channels_last(call, x), [0, 2, 3, 1])
@@ -224,7 +224,7 @@ def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 def _channels_last(call: Calls, images: Any) -> Any:
-    return images if _last(_value(images)) else call(aten.clone.default, images, memory_format=torch.channels_last)
+    return images if _last(value_of(images)) else call(aten.clone.default, images, memory_format=torch.channels_last)
 
 
 def _images(call: Calls, rows: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
@@ -301,7 +301,8 @@ def _mode_of(node: torch.fx.Node) -> Any:
 
 def _replace_copied(graph: torch.fx.Graph, user: torch.fx.Node, by: torch.fx.Node) -> None:
     """Copies that only lay it out as the other lies already are left out."""
-    copies = [each for each in user.users if each.target is aten.clone.default and _value(each).stride() == _value(by).stride()]
+    strides = value_of(by).stride()
+    copies = [each for each in user.users if each.target is aten.clone.default and value_of(each).stride() == strides]
     if len(copies) == len(user.users) == 1:  # nobody else holds the memory
         replace(graph, copies[0], by)
     replace(graph, user, by)

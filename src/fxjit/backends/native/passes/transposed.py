@@ -16,13 +16,15 @@ import torch.fx
 from fxjit import process_state
 from fxjit.backends.graph.edit import copy_in_layout
 
-from .convolution import Calls, is_dense, replace
+from .convolution import Calls, is_dense, replace, value_of
 
 aten = torch.ops.aten
 #: Results up to which windows are added up by themselves, and channels from which products are large enough for that.
 FEW_RESULTS, CHANNELS = 4, 16
 #: Multiplications from which a product takes longer than the calls around it.
 WORK = 1 << 20
+#: Numbers of the windows up to which they are made: 16 MB.
+MOST = 1 << 22
 _LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -30,21 +32,22 @@ def multiply_transposed(graph: torch.fx.Graph) -> None:
     """`convolution` that is transposed, in one group, of images of one pixel or of few results."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution.default)):
         if not node.kwargs and _is_plain(node):
-            x, weight = (_value(each) for each in node.args[:2])
+            x, weight = (value_of(each) for each in node.args[:2])
             padding, more = node.args[4], node.args[7]
             if x.shape[2:] == (1, 1) and not any((*padding, *more)):  # type: ignore[misc]  # lists
                 _put(graph, node, _of_one_pixel)
-            elif weight.shape[1] <= FEW_RESULTS and weight.shape[0] >= CHANNELS:
+            elif weight.shape[1] <= FEW_RESULTS and weight.shape[0] >= CHANNELS and _windows(x, weight) <= MOST:
                 _put(graph, node, _of_few_results)
 
 
-def _value(node: Any) -> Any:
-    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+def _windows(x: torch.Tensor, weight: torch.Tensor) -> int:
+    """Numbers of the windows of all pixels."""
+    return x.shape[0] * x.shape[2] * x.shape[3] * weight[0].numel()
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
     x, weight, dilation, transposed, groups = (node.args[at] for at in (0, 1, 5, 6, 8))
-    images, window = _value(x), _value(weight)
+    images, window = value_of(x), value_of(weight)
     if not is_dense(images) or not is_dense(window):
         return False
     if not window.is_contiguous() or not any(images.is_contiguous(memory_format=each) for each in _LAYOUTS):
@@ -67,7 +70,7 @@ def _put(graph: torch.fx.Graph, node: torch.fx.Node, make: Any) -> None:
 
 def _of_one_pixel(call: Calls, node: torch.fx.Node) -> torch.fx.Node:
     x, weight = node.args[:2]
-    (images, channels), (_, results, rows, columns) = _value(x).shape[:2], _value(weight).shape
+    (images, channels), (_, results, rows, columns) = value_of(x).shape[:2], value_of(weight).shape
     pixels = call(aten.view.default, x, [images, channels])
     product = call(aten.mm.default, pixels, call(aten.view.default, weight, [channels, results * rows * columns]))
     return call(aten.view.default, product, [images, results, rows, columns])
@@ -75,10 +78,10 @@ def _of_one_pixel(call: Calls, node: torch.fx.Node) -> torch.fx.Node:
 
 def _of_few_results(call: Calls, node: torch.fx.Node) -> torch.fx.Node:
     x, weight, _, stride, padding, dilation = node.args[:6]
-    (images, channels, height, width), (_, results, rows, columns) = _value(x).shape, _value(weight).shape
+    (images, channels, height, width), (_, results, rows, columns) = value_of(x).shape, value_of(weight).shape
     turned = call(aten.t.default, call(aten.view.default, weight, [channels, results * rows * columns]))
     each = call(aten.expand.default, call(aten.unsqueeze.default, turned, 0), [images, results * rows * columns, channels])
     pixels = call(aten.view.default, x, [images, channels, height * width])
     windows = call(aten.bmm.default, each, pixels)
-    size = list(_value(node).shape[2:])
+    size = list(value_of(node).shape[2:])
     return call(aten.col2im.default, windows, size, [rows, columns], dilation, padding, stride)
