@@ -24,6 +24,7 @@ from benchmarks import (
     first_call,
     model_of_cost,
     models,
+    patterns,
     roofline,
     scripts,
     step_model,
@@ -83,6 +84,20 @@ def test_first(name, capsys):
     first.main([*BRIEFLY, "--without-torch-compile", "--only", name])
     _, row = rows_of(capsys.readouterr().out)
     assert row[0] == name and row[2].endswith("x") and float(row[5]) > 0
+
+
+@pytest.mark.parametrize("name", ["remainder, 32 channels, float32", "group norm, SiLU, last, 32 channels, bfloat16"])
+def test_patterns(name, capsys):
+    patterns.main([*BRIEFLY, "--without-torch-compile", "--only", name])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[0] == name and row[2].endswith("x") and float(row[5]) > 0
+
+
+def test_every_pattern_gives_eagers_results():
+    for name, (module, args, _) in patterns.cases().items():
+        if "32 channels, float32" in name:
+            fxjit.reset()  # they share a module's code
+            torch.testing.assert_close(fxjit.compile(module)(*args), module(*args), rtol=1e-4, atol=1e-4)
 
 
 def test_capture(capsys, monkeypatch):

@@ -15,6 +15,8 @@ import torch.fx
 
 from fxjit import process_state
 
+from .stacked_frames import value_of
+
 aten = torch.ops.aten
 #: Pixels of an image from which adding up the products of the images afterwards is faster; fewer where there are few images.
 PIXELS, FEW_IMAGES = 16, 4
@@ -162,10 +164,6 @@ def _is_channels_last(node: torch.fx.Node) -> bool:
     """The input and its gradient are; the gradient of the results is made so, where it is not."""
     images = (value_of(node.args[1]), node.meta["val"][0])
     return all(each is None or _last(each) for each in images)
-
-
-def value_of(node: Any) -> Any:
-    return node.meta.get("val") if isinstance(node, torch.fx.Node) else None
 
 
 def is_dense(value: Any, dims: int = 4) -> bool:

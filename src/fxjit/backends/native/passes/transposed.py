@@ -16,7 +16,8 @@ import torch.fx
 from fxjit import process_state
 from fxjit.backends.graph.edit import copy_in_layout
 
-from .convolution import Calls, is_dense, replace, value_of
+from .convolution import Calls, is_dense, replace
+from .stacked_frames import value_of
 
 aten = torch.ops.aten
 #: Results up to which windows are added up by themselves, and channels from which products are large enough for that.
