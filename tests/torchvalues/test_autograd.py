@@ -60,6 +60,19 @@ class Loud(torch.autograd.Function):
         return grad
 
 
+class ScaledTwice(torch.autograd.Function):
+    """Takes a number, and reads it, too."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.scale = scale
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.scale * SCALE, None
+
+
 def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 
@@ -94,6 +107,23 @@ def test_what_backward_reads_is_guarded(monkeypatch, backend):
         x = leaf(3)
         compiled(x).sum().backward()
         torch.testing.assert_close(x.grad, torch.full((3,), scale))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("fn", [lambda x: Through.apply(x * 1), lambda x: Through.apply(x * 1) * SCALE,
+                                lambda x: Cube.apply(x * SCALE, SCALE), lambda x: ScaledTwice.apply(x * 2, SCALE)])
+def test_numbers_that_vary_and_are_read(monkeypatch, fn, backend):
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend=backend)
+    for scale in (2.0, 7.0, 3.0, 0.5):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        results = []
+        for call in (fn, compiled):
+            x = torch.arange(1.0, 4.0, requires_grad=True)
+            y = call(x)
+            y.sum().backward()
+            results.append((y.detach(), x.grad))
+        torch.testing.assert_close(*results)
 
 
 def test_a_forward_that_cannot_be_traced_breaks_the_graph(breaks):

@@ -40,6 +40,24 @@ def test_native():
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_number_that_varies_and_that_the_frame_reads_behind_the_hook(monkeypatch, backend, caplog):
+    def program(x):
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * FACTOR)
+        return y * FACTOR
+
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    for factor in (2.0, 3.0, 5.0, 7.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        theirs, ours = (torch.arange(3.0, requires_grad=True) for _ in range(2))
+        program(theirs).sum().backward()
+        compiled(ours).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    assert "failed" not in caplog.text and fxjit.counters["stats"]["unique_graphs"] == 2
+
+
 def kept_handle(x):
     y = x * 2
     handle = y.register_hook(lambda gradient: gradient * 3)

@@ -75,6 +75,7 @@ class GraphBuilder:
         self.inputs: Sequence[GraphInput] = []
         self._by_node: dict[torch.fx.Node, GraphInput] = {}
         self._last_placeholder: torch.fx.Node | None = None
+        self._numbers: set[torch.fx.Node] = set()
         self._root = torch.nn.Module()
 
     def release(self) -> None:
@@ -96,6 +97,15 @@ class GraphBuilder:
         self._by_node[node] = GraphInput(source, example)
         return node
 
+    def number_in(self, placeholder: torch.fx.Node, symbol: object) -> torch.fx.Node:
+        """The number in an input without dimensions. It stands with the inputs, which all graphs may read: also where a
+        function that is captured by itself met it first."""
+        with self.graph.inserting_after(self._last_placeholder):
+            node = self.call("item", (placeholder,), {}, symbol, None)
+        node.meta["only_if_used"] = True
+        self._numbers.add(node)
+        return node
+
     def input_of(self, node: torch.fx.Node) -> GraphInput | None:
         """The input that a placeholder stands for."""
         return self._by_node.get(node)
@@ -114,12 +124,15 @@ class GraphBuilder:
     def mark(self) -> torch.fx.Node | None:
         """The last node so far, for `since`; None if there are only inputs, which stand before all others."""
         last = next(iter(reversed(self.graph.nodes)), None)
-        return None if last is None or last.op == "placeholder" else last
+        return None if last is None or self._is_input(last) else last
 
     def since(self, mark: torch.fx.Node | None) -> list[torch.fx.Node]:
         """The nodes behind the mark (None: all), without inputs met meanwhile."""
-        behind = takewhile(lambda node: node is not mark and node.op != "placeholder", reversed(self.graph.nodes))
+        behind = takewhile(lambda node: node is not mark and not self._is_input(node), reversed(self.graph.nodes))
         return list(behind)[::-1]
+
+    def _is_input(self, node: torch.fx.Node) -> bool:
+        return node.op == "placeholder" or node in self._numbers
 
     def discard(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Remove these, whom nothing else uses. Inputs met meanwhile stay until `finish` drops them."""

@@ -192,7 +192,7 @@ class Trace:
     def _float_node(self, symbolic: SymbolicFloat, source: Source) -> torch.fx.Node:
         tensor_source = ApplySource(source, float_tensor)
         placeholder = self.builder.placeholder(tensor_source, symbolic.tensor, symbolic.fake(self.policy.fake_mode))
-        return self.builder.call("item", (placeholder,), {}, symbolic.value, None)
+        return self.builder.number_in(placeholder, symbolic.value)
 
     def varying_number(self, number: int | float, source: Source) -> SymValue | None:
         self.policy.history.varying_numbers.add(source.name)

@@ -8,11 +8,13 @@ because of a dry run: they are traced, and the operators discarded. Where that c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
 import torch
+import torch.fx
 
 from fxjit.applied import apply_function
 from fxjit.frontend.tracer import Tracer
@@ -24,6 +26,7 @@ from fxjit.frontend.values.contexts import set_grad_mode
 from fxjit.frontend.values.objects import UserObjectValue, new_instance
 from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.held import WeakHeld
@@ -124,15 +127,34 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return _forward(t, owner, cls, given)[0]
     held, operands = _held_arguments(t, given)
     with t.effects.reporting_reads() as anything_was_read, t.capture_subgraph(name) as nodes:
-        dirty = _rehearse(t, owner, cls, given)
+        rehearsed = [_number_by_itself(t, arg) for arg in given]
+        makers = {arg.node for arg in rehearsed if isinstance(arg, SymValue)}
+        dirty = _rehearse(t, owner, cls, rehearsed)
         if anything_was_read():
             t.break_("call-with-effects", function=name, why="it reads what the program changed before")
     function = apply_function(cls, held)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
+    _fix_numbers(t, nodes, makers)
     t.discard(nodes)
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
     return t.emit(function, operands)
+
+
+def _number_by_itself(t: Tracer, arg: Value) -> Value:
+    """A number that varies, as an argument: apart from that number where `forward` or `backward` read it themselves."""
+    return t.emit(operator.pos, [arg]) if isinstance(arg, SymValue) and arg.pytype() is not bool else arg
+
+
+def _fix_numbers(t: Tracer, nodes: Sequence[torch.fx.Node], makers: Set[torch.fx.Node | None]) -> None:
+    """Numbers that vary and that `forward` or `backward` read of the program, not of arguments: a compiled graph has them as
+    they are while it is compiled, and is one for these numbers."""
+    own = set(nodes)
+    for node in dict.fromkeys(read for user in nodes if user not in makers for read in user.all_input_nodes):
+        number = node.meta.get("example_value")
+        given = node.op == "placeholder" or node.target == "item"
+        if given and node not in own and isinstance(number, torch.SymInt | torch.SymFloat):
+            SymValue(node, number).specialize(t)
 
 
 def _held_arguments(t: Tracer, given: list[Value]) -> tuple[dict[int, Callable[[], Any]], list[Value]]:
