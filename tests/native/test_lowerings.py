@@ -198,6 +198,34 @@ def test_derivatives_of_slices(assert_kernels_same, mode):
     assert_kernels_same(function, torch.randn(5, 6, 7), torch.randn(6, 5).t(), mode=mode, decompositions=table())
 
 
+def slices_from_behind(x, y):
+    aten = torch.ops.aten
+    changed, doubled = x * 1, x * 1
+    changed[:, -10:] = y[:, -10:]
+    doubled[:, -9::3] = y[:, -9::3]
+    doubled[:, -8:-2] *= 2
+    whole = [3, x.shape[1], 2]
+    return [
+        (x * 2)[:, -10:-2] + 1, (x * 2)[:, -9::2] + 1, changed, doubled,
+        aten.slice_backward(x[:, -10:], whole, 1, -10, 9223372036854775807, 1),
+        aten.slice_backward(x[:, -10:-1:2], whole, 1, -10, -1, 2),
+    ]  # fmt: skip
+
+
+def test_slices_that_begin_before_the_first_of_elements_whose_number_varies():
+    """`-10` of seven elements is the first one: `changed` was written to before its memory."""
+    compiled = fxjit.compile(slices_from_behind, dynamic=True)
+    for length in (7, 12, 9, 10, 20, 3):
+        y = torch.randn(3, length, 2)
+        results = []
+        for each in (slices_from_behind, compiled):
+            x = torch.linspace(0, 1, 6 * length).view(3, length, 2).requires_grad_()
+            outputs = each(x, y)
+            results.append([*outputs, *torch.autograd.grad(outputs, x, [torch.ones_like(out) for out in outputs])])
+        for actual, expected in zip(*results):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("shape,dims", [((4, 1), 1), ((1, 4), 0), ((4, 3), 1), ((), ()), ((1, 1), (0, 1))])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_signs_of_sums_of_negative_zeros(kernels, shape, dims, dtype):

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils._sympy.functions import Max
 
-from ..index import Size, Sizes, add, equal, mul, size_of, sizes_of
+from ..index import Size, Sizes, add, as_size, equal, mul, size_of, sizes_of
 from ..ir import Expr, TensorExpr, compute_type, drop_dims, expand, flip, insert_dim, narrow, permute, reshape, select
 from ..ops import cast, const
 from .table import Lowering, NoLowering, fitting, lowers, meta_of
@@ -71,10 +72,12 @@ def lower_slice(
 ) -> TensorExpr:
     x = low.value(x)
     dim = axis(dim, x.ndim)
-    return viewed(node, narrow(x.expr, dim, slice_start(start, x.size[dim]), size_of(step)))
+    length = size_of(meta_of(node).shape[dim])
+    return viewed(node, narrow(x.expr, dim, slice_start(start, x.size[dim], length, step), size_of(step)))
 
 
-def slice_start(start: Any, size: Size) -> Size:
+def slice_start(start: Any, size: Size, length: Size, step: Any) -> Size:
+    """Where a slice of so many elements begins. `-9` is the first element of fewer than nine, not one before it."""
     if start is None:
         return 0
     start = size_of(start)
@@ -82,9 +85,11 @@ def slice_start(start: Any, size: Size) -> Size:
         raise NoLowering("a slice from a symbolic place")
     if isinstance(size, int):
         return min(max(start + size if start < 0 else start, 0), size)
-    if start < 0:
-        return add(size, start)
-    return start
+    if start >= 0:
+        return start
+    if step == 1 and equal(length, size):
+        return 0
+    return add(size, start) if step == 1 and length == -start else as_size(Max(add(size, start), 0))
 
 
 @lowers("select.int")
@@ -212,7 +217,8 @@ def over_slice(low: Lowering, node: torch.fx.Node, base: Expr, part: TensorExpr,
     stride, whole = sizes_of(meta_of(node).stride()), sizes_of(meta_of(node).shape)
     dim = axis(dim, len(whole))
     inner: Sizes = tuple(mul(s, size_of(step)) if i == dim else s for i, s in enumerate(stride))
-    return written_over(low, node, base, part.expr, part.size, inner, mul(stride[dim], slice_start(start, whole[dim])))
+    place = mul(stride[dim], slice_start(start, whole[dim], part.size[dim], step))
+    return written_over(low, node, base, part.expr, part.size, inner, place)
 
 
 @lowers("select_scatter.default")
