@@ -23,7 +23,7 @@ from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
 from . import compensation, position_totals, tree_reduction
 from .cpp import HEAVY, NOTE, Given, Line, Loops, Printer, Scope, makes_integers, store_text
-from .fp16 import LEAST, ROW, SHORT, ConvertedRows
+from .fp16 import LEAST, ONE_VECTOR, ROW, SHORT, ConvertedRows
 from .loop_fission import LONG_ENOUGH, TILE, fission, tiled_loops
 from .page_prefetch import INTERVAL, is_prefetched
 from .prelude import C_TYPES, MEMORY_TYPES
@@ -281,10 +281,12 @@ class Renderer:
         those of other loops over the same whole rows."""
         if self.hints(size) < LEAST:
             return None
-        both = kept is not None and isinstance(size, int) and size <= SHORT
+        one = isinstance(size, int) and size <= ONE_VECTOR and not self.group.reducing
+        one = one and self.weight(self.group.members) >= HEAVY
+        both = one or (kept is not None and isinstance(size, int) and size <= SHORT)
         most = -(-min(most, size if isinstance(size, int) else most) // LEAST) * LEAST
         place = "l" if loop == COLUMN else f"{loop} - {start}"
-        return ConvertedRows(loop, start, place, count, most, {} if kept is None else kept, self.arrays, both)
+        return ConvertedRows(loop, start, place, count, most, {} if kept is None else kept, self.arrays, both, one)
 
     def scopes(self) -> tuple[Loops, Loops]:
         before: Loops = Scope()

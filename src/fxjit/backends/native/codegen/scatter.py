@@ -12,9 +12,12 @@ from ..ir import Expr, Iota, Load, Scatter, walk
 from ..ops import SCALARS
 from ..schedule.collapse import collapse
 from ..schedule.fuse import Group, Member, permuted
+from ..schedule.per_column import per_column
+from ..schedule.short_loops import with_short_loops
 from .cpp import Line, Loops, load_text, store_text
 from .kernel import Kernel, Renderer, indent, lines, loop, simd_of
 from .prelude import C_TYPES
+from .short_loops import ShortLoopRenderer
 
 # What a thread takes at least of a row that threads share, and rows that are enough for them.
 PIECE = 64
@@ -29,7 +32,11 @@ def render(
     merged = collapse(group)
     if group.scatters:
         return ScatterRenderer(in_order(merged), in_registers, hints, threads).kernel()
-    return Renderer(merged, in_registers, hints, threads, fresh).kernel()
+    turned = with_short_loops(merged, hints)
+    if turned is not None:
+        return ShortLoopRenderer(turned[0], in_registers, hints, threads, turned[1]).kernel()
+    merged, alone = per_column(merged)
+    return Renderer(merged, in_registers | alone, hints, threads, fresh).kernel()
 
 
 def in_order(group: Group) -> Group:
