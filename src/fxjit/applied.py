@@ -1,30 +1,26 @@
-"""The function that a graph calls for `apply` of an `autograd.Function` of the program's."""
+"""The functions that a graph calls for `apply` of an `autograd.Function` of the program's: of the class itself, or of what was
+traced of its `forward` and `backward`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
 
 
-def apply_function(cls: Any, held: Mapping[int, Callable[[], Any]] | None = None) -> Callable[..., Any]:
-    """A function for `cls.apply`: FX wants one with a name and a module. `held`: arguments that FX has no text for, by their
-    places; they are there as long as the guards of the graph hold."""
+def apply_function(cls: Any) -> Callable[..., Any]:
+    """A function for `cls.apply`: FX wants one with a name and a module."""
     def apply(*args: Any) -> Any:
         return cls.apply(*args)
 
-    def apply_with_held(*args: Any) -> Any:
-        given = list(args)
-        for place, each in held.items():  # type: ignore[union-attr]  # there are some
-            given.insert(place, each())
-        return cls.apply(*given)
-
-    if held:
-        apply = apply_with_held
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.is_opaque = True  # type: ignore[attr-defined]  # it runs the program's own code (schemas.py)
     apply.sees_gradients = True  # type: ignore[attr-defined]  # for backends (aot/rules.py)
-    apply.applies = None if held else cls  # type: ignore[attr-defined]  # what is stored finds no object again
+    apply.applies = cls  # type: ignore[attr-defined]
     return apply
 
 
@@ -32,3 +28,60 @@ def applied_class(target: Any) -> Any:
     """The class whose `apply` such a function calls; None of anything else."""
     ours = isinstance(target, FunctionType) and target.__globals__ is globals()
     return vars(target).get("applies") if ours else None
+
+
+class Plan(NamedTuple):
+    """What belongs where in a call of traced functions. Values are counted through: those given, then what `forward` makes."""
+
+    #: How many of the values that `forward` makes are results, and which of these have no gradient.
+    results: int
+    fixed: tuple[int, ...]
+    #: Values that the program saved for `backward` (-1: None), and others that `backward` takes.
+    saved: tuple[int, ...]
+    kept: tuple[int, ...]
+    #: What `backward` takes before gradients: places in `saved`, or, less than 0, `~place` in `kept`.
+    takes: tuple[int, ...]
+    #: For each operand, which of the values that `backward` makes is its gradient (-1: None).
+    gradients: tuple[int, ...]
+    #: Whether the program's `backward` is differentiable once only, and what its class is called.
+    once: bool
+    name: str
+
+
+class _Traced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, forward: Any, backward: Any, plan: Plan, read: Sequence[Any], *operands: Any) -> Any:
+        made = forward(*operands, *read)
+        values = [*operands, *read, *made]
+        ctx.save_for_backward(*(None if place < 0 else values[place] for place in plan.saved))
+        ctx.kept = [values[place] for place in plan.kept]
+        ctx.mark_non_differentiable(*(made[place] for place in plan.fixed))
+        ctx.traced, ctx.plan = backward, plan
+        return tuple(made[: plan.results])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        saved = ctx.saved_tensors if any(place >= 0 for place in ctx.plan.takes) else ()
+        taken = [saved[place] if place >= 0 else ctx.kept[~place] for place in ctx.plan.takes]
+        made = ctx.traced(*taken, *gradients)
+        return None, None, None, None, *(None if place < 0 else made[place] for place in ctx.plan.gradients)
+
+
+class _TracedOnce(_Traced):
+    backward = staticmethod(once_differentiable(_Traced.backward))  # type: ignore[assignment]  # torch names its argument otherwise
+
+
+def apply_traced(forward: Any, backward: Any, plan: Sequence[Any], read: Sequence[Any], *operands: Any) -> Any:
+    """The target of the node: graphs of `forward` and `backward`, what they read of the program around them (no gradient goes
+    there), and the tensors that `apply` was given."""
+    plan = Plan(*plan)
+    return _traced(plan.name, plan.once).apply(forward, backward, plan, tuple(read), *operands)
+
+
+@functools.cache
+def _traced(name: str, once: bool) -> Any:
+    return type(name, (_TracedOnce if once else _Traced,), {})  # messages call autograd's nodes by the class
+
+
+apply_traced.is_opaque = True  # type: ignore[attr-defined]  # for schemas.py: what the graphs do is seen when they run
+apply_traced.sees_gradients = True  # type: ignore[attr-defined]  # for backends (aot/rules.py)

@@ -26,6 +26,8 @@ _APART = """class F(torch.autograd.Function):
     def backward(ctx, g):
         return g * ctx.k * 2, None
 """
+#: The graph has it as it was traced.
+_WITH_A_TENSOR = "W = torch.ones(4)\n" + _FUNCTION.replace("* F.k", "* F.k * W")
 _GRADIENT = "y = F.apply(x.detach().requires_grad_())\nreturn y"
 #: An operator of the program's own with all of its parts.
 OPERATOR = """@torch.library.custom_op("fxjit_test::op", mutates_args=())
@@ -56,6 +58,16 @@ GRADIENTS = {
     ),
     "a Function with a context of its own": of(_APART + "|return F.apply(x, 3).sum()", edit=("ctx.k * 2", "ctx.k * 5")),
     "the context of a Function": of(_APART + "|return F.apply(x, 3).sum()", edit=("inputs[1]", "inputs[1] + 1")),
+    "the forward of a Function with a tensor": of(_WITH_A_TENSOR + "|return F.apply(x).sum()", edit=("x.sin()", "x.tan()")),
+    "the backward of a Function with a tensor": of(
+        _WITH_A_TENSOR + "|return F.apply(x).sum()", edit=("g * x.cos()", "g + x.cos()")),
+    "the tensor of a Function": of(_WITH_A_TENSOR + "|return F.apply(x).sum()", edit=("ones(4)", "ones(4) * 2")),
+    "what the backward of a Function with a tensor reads": of(
+        _WITH_A_TENSOR + "|return F.apply(x).sum()", edit=("k = 3", "k = 4")),
+    "the backward of a Function with a tensor, set later": of(
+        _WITH_A_TENSOR + "|return F.apply(x).sum()",
+        after="from program import F; F.backward = staticmethod(lambda ctx, g: g * 7)"
+    ),
     "what an operator does": of(OPERATOR + "|return op(x, 2).sum() + 1", edit=("x * k", "x * k + 1")),
     "an operator's fake": of(
         OPERATOR + "|y = op(x, 2)\nreturn (y + 1).sum() * y.dim()", edit=("torch.empty_like(x)", "torch.empty_like(x) + 0")

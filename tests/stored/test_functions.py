@@ -50,11 +50,11 @@ KEPT = {
     "once differentiable": of("g * x.cos()").replace("@staticmethod\n    def backward",
                                                      "@staticmethod\n    @torch.autograd.function.once_differentiable\n"
                                                      "    def backward"),
+    "a tensor": of("g * x.cos() * K", "K = torch.ones(1)\n"),
     "its base": of("g * x.cos()").replace("class F", "class Base") + "class F(Base):\n    pass\n",
 }
 REFUSED = {
     "a list": of("g * x.cos() * K[0]", "K = [3]\n"),
-    "a tensor": of("g * x.cos() * K", "K = torch.ones(1)\n"),
     "an object": of("g * x.cos() * K.k", "class A:\n    k = 3\nK = A()\n"),
     "a metaclass": of("g * x.cos() * A.k", "class M(type):\n    pass\nclass A(metaclass=M):\n    k = 3\n"),
     "a descriptor": of("g * x.cos() * A.k",

@@ -146,6 +146,7 @@ class GraphBuilder:
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in inputs:
             copies[node] = graph.placeholder(node.name)
+            copies[node].target = copies[node].name  # an input may be given twice
             copies[node].meta = dict(node.meta)
         for node in nodes:
             copies[node] = graph.node_copy(node, copies.__getitem__)

@@ -9,8 +9,7 @@ because of a dry run: they are traced, and the operators discarded. Where that c
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -28,51 +27,14 @@ from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.traced_functions import FunctionContextValue, Rehearsal, apply_as_traced, graph_arguments
 from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.held import WeakHeld
-from fxjit.guards.kinds import ConstIs, IdIs, TypeIs
-from fxjit.guards.source import AttrSource, LocalSource, Source
+from fxjit.guards.kinds import ConstIs, TypeIs
+from fxjit.guards.source import AttrSource, Source
 from fxjit.schemas import runs_once
 
 #: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
 _APPLY: Final[Any] = getattr(torch.autograd.Function.apply, "__func__", torch.autograd.Function.__dict__["apply"])
-
-
-class FunctionContextValue(UserObjectValue):
-    """`ctx`: what `forward` leaves for `backward`."""
-
-    def __init__(self, cls: type, needs_grad: Sequence[Value]) -> None:
-        super().__init__(cls)
-        self.needs_grad = needs_grad
-        self.saved: list[Value] = []
-        #: What `forward` has written to: given back, it is itself and not a view of itself.
-        self.dirty: list[Value] = []
-
-    def tp_getattro(self, t: Tracer, name: str) -> Value:
-        if name == "needs_input_grad":
-            return TupleValue(self.needs_grad)
-        if name in ("saved_tensors", "saved_variables"):
-            return TupleValue(self.saved)
-        if hasattr(self, "meth_" + name):
-            return protocol.make_builtin_method(t, self, name)
-        return super().tp_getattro(t, name)
-
-    def meth_save_for_backward(self, t: Tracer, *tensors: Value) -> Value:
-        self.saved = list(tensors)
-        return t.make(None)
-
-    def meth_save_for_forward(self, t: Tracer, *tensors: Value) -> Value:
-        return t.make(None)
-
-    def meth_mark_non_differentiable(self, t: Tracer, *tensors: Value) -> Value:
-        return t.make(None)
-
-    def meth_set_materialize_grads(self, t: Tracer, value: Value) -> Value:
-        return t.make(None)
-
-    def meth_mark_dirty(self, t: Tracer, *tensors: Value) -> Value:
-        self.dirty = list(tensors)
-        return t.make(None)
 
 
 #: What `forward` may set on a context that autograd made: only autograd looks at it, when `forward` is over.
@@ -125,20 +87,21 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
-    held, operands = _held_arguments(t, given)
+    operands = graph_arguments(t, given)
     with t.effects.reporting_reads() as anything_was_read, t.capture_subgraph(name) as nodes:
         rehearsed = [_number_by_itself(t, arg) for arg in given]
-        makers = {arg.node for arg in rehearsed if isinstance(arg, SymValue)}
-        dirty = _rehearse(t, owner, cls, rehearsed)
-        if anything_was_read():
-            t.break_("call-with-effects", function=name, why="it reads what the program changed before")
-    function = apply_function(cls, held)
+        rehearsal = _rehearse(t, owner, cls, rehearsed)
+        changed = anything_was_read()
+    numbers = [arg.node for arg, before in zip(rehearsed, given, strict=True) if arg is not before]
+    if operands is None or changed or _reads_the_program(nodes, operands, numbers):
+        return apply_as_traced(t, name, rehearsal, given, nodes, numbers)
+    function = apply_function(cls)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
-    _fix_numbers(t, nodes, makers)
     t.discard(nodes)
+    dirty = rehearsal.ctx.dirty
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
-    return t.emit(function, operands)
+    return t.emit(function, given)
 
 
 def _number_by_itself(t: Tracer, arg: Value) -> Value:
@@ -146,27 +109,18 @@ def _number_by_itself(t: Tracer, arg: Value) -> Value:
     return t.emit(operator.pos, [arg]) if isinstance(arg, SymValue) and arg.pytype() is not bool else arg
 
 
-def _fix_numbers(t: Tracer, nodes: Sequence[torch.fx.Node], makers: Set[torch.fx.Node | None]) -> None:
-    """Numbers that vary and that `forward` or `backward` read of the program, not of arguments: a compiled graph has them as
-    they are while it is compiled, and is one for these numbers."""
+def _reads_the_program(nodes: Sequence[torch.fx.Node], operands: Sequence[Any], numbers: Sequence[Any]) -> bool:
+    """Whether `forward` or `backward` read tensors that are no arguments, or numbers that vary: where they are compiled, these
+    have to be inputs of the graph."""
+    given = set[torch.fx.Node]()
+    torch.fx.map_arg(list(operands), given.add)
     own = set(nodes)
-    for node in dict.fromkeys(read for user in nodes if user not in makers for read in user.all_input_nodes):
-        number = node.meta.get("example_value")
-        given = node.op == "placeholder" or node.target == "item"
-        if given and node not in own and isinstance(number, torch.SymInt | torch.SymFloat):
-            SymValue(node, number).specialize(t)
-
-
-def _held_arguments(t: Tracer, given: list[Value]) -> tuple[dict[int, Callable[[], Any]], list[Value]]:
-    """Objects of the program's among the arguments, by their places, and the other arguments. The call is one for these very
-    objects; one that a variable holds may be another in each call, and breaks the graph."""
-    held: dict[int, Callable[[], Any]] = {}
-    for place, arg in enumerate(given):
-        if type(arg) is UserObjectValue and arg.base is None and arg.obj is not None and arg.source is not None:
-            if not isinstance(arg.source, LocalSource):
-                t.guard(IdIs(arg.source, arg.obj))
-                held[place] = partial(getattr, WeakHeld(arg.obj), "obj")
-    return held, [arg for place, arg in enumerate(given) if place not in held]
+    for node in dict.fromkeys(read for user in nodes if user not in numbers for read in user.all_input_nodes):
+        value = node.meta.get("example_value")
+        is_number = isinstance(value, torch.SymInt | torch.SymFloat) and (node.op == "placeholder" or node.target == "item")
+        if node not in own and ((isinstance(value, torch.Tensor) and node not in given) or is_number):
+            return True
+    return False
 
 
 def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Value, FunctionContextValue]:
@@ -190,15 +144,14 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
     return result, ctx
 
 
-def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> list[Value]:
-    """Trace forward and backward once, for what they read and for whether they can be traced at all. Gives what forward
-    has written to."""
+def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> Rehearsal:
+    """Trace forward and backward once, for what they read and for whether they can be traced at all."""
     result, ctx = _forward(t, owner, cls, given)
     outputs = protocol.unpack(t, result) if issubclass(result.pytype(), tuple) else [result]
     gradients = [t.emit(torch.empty_like, [output]) if isinstance(output, TensorValue) else t.make(None)
                  for output in outputs]
     set_grad_mode(t, False)
     with run_later(t, f"{cls.__qualname__}.apply"):
-        t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
+        backward = t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
     set_grad_mode(t, True)
-    return ctx.dirty
+    return Rehearsal(cls, ctx, result, outputs, gradients, backward)

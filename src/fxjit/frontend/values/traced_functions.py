@@ -1,0 +1,174 @@
+"""An `autograd.Function` whose `forward` and `backward` a graph holds as they were traced, in the place of the program's own:
+they read tensors of the program's or numbers that vary, which have to be inputs of the graph, or what the program changed
+before, or `apply` was given objects that no graph takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+import torch.fx
+
+from fxjit.applied import Plan, apply_traced
+from fxjit.errors import BreakGraph
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.objects import UserObjectValue
+from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.tensor import TensorValue
+from fxjit.schemas import runs_once
+
+
+class FunctionContextValue(UserObjectValue):
+    """`ctx`: what `forward` leaves for `backward`."""
+
+    def __init__(self, cls: type, needs_grad: Sequence[Value]) -> None:
+        super().__init__(cls)
+        self.needs_grad = needs_grad
+        self.saved: list[Value] = []
+        #: What `forward` has written to: given back, it is itself and not a view of itself.
+        self.dirty: list[Value] = []
+        #: What has no gradient, and whether gradients that are missing are zeros.
+        self.fixed: list[Value] = []
+        self.materializes = True
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "needs_input_grad":
+            return TupleValue(self.needs_grad)
+        if name in ("saved_tensors", "saved_variables"):
+            return TupleValue(self.saved)
+        if hasattr(self, "meth_" + name):
+            return protocol.make_builtin_method(t, self, name)
+        return super().tp_getattro(t, name)
+
+    def meth_save_for_backward(self, t: Tracer, *tensors: Value) -> Value:
+        self.saved = list(tensors)
+        return t.make(None)
+
+    def meth_save_for_forward(self, t: Tracer, *tensors: Value) -> Value:
+        return t.make(None)
+
+    def meth_mark_non_differentiable(self, t: Tracer, *tensors: Value) -> Value:
+        self.fixed = list(tensors)
+        return t.make(None)
+
+    def meth_set_materialize_grads(self, t: Tracer, value: Value) -> Value:
+        self.materializes = protocol.truth(t, value)
+        return t.make(None)
+
+    def meth_mark_dirty(self, t: Tracer, *tensors: Value) -> Value:
+        self.dirty = list(tensors)
+        return t.make(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What `forward` and `backward` came to when they were traced; the operators stand in one list, in this order."""
+
+    cls: Any
+    ctx: FunctionContextValue
+    result: Value
+    outputs: Sequence[Value]
+    #: Stand-ins for the gradients of the outputs.
+    gradients: Sequence[Value]
+    backward: Value
+
+
+def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
+    """The arguments of a node that calls `apply` itself; None where no graph takes one of them."""
+    try:
+        return [arg.graph_arg(t) for arg in given]
+    except BreakGraph:
+        return None
+
+
+def apply_as_traced(t: Tracer, name: str, rehearsal: Rehearsal, given: Sequence[Value], nodes: Sequence[torch.fx.Node],
+                    numbers: Sequence[torch.fx.Node | None]) -> Value:
+    """`apply` of what was traced as `nodes`. `numbers`: those among them that stand for arguments."""
+    def refuse(why: str) -> NoReturn:
+        t.break_("call-autograd-engine", function=name, why=why)
+
+    ctx, outputs = rehearsal.ctx, rehearsal.outputs
+    results = [output for output in outputs if isinstance(output, TensorValue)]
+    if not results or overrides.entered_transforms(t) or ctx.dirty or (not ctx.materializes and len(results) > 1):
+        refuse("it writes to arguments, leaves gradients out, or runs under a transform")
+    if any(runs_once(node.target) for node in nodes) or not all(
+            isinstance(output, TensorValue) or output.is_constant() for output in outputs):
+        refuse("it calls what may not run twice, or gives what is neither a tensor nor a constant")
+    for number in numbers:
+        assert number is not None, "a number is computed in the graph"
+        number.replace_all_uses_with(number.all_input_nodes[0])
+    forward, backward = _parts(rehearsal, [node for node in nodes if node not in numbers])
+    tensors = [arg for arg in given if isinstance(arg, TensorValue)]
+    operands, made, taken = ([*map(_node, values)] for values in (tensors, results, ctx.saved))
+    stand_ins = [_node(each) for each in rehearsal.gradients if isinstance(each, TensorValue)]
+    found = _gradients(t, rehearsal.backward, len(given))
+    if found is None or len(set(made)) < len(made) or not set(made) <= set(forward) or not set(ctx.fixed) <= set(results):
+        refuse("its results are arguments, or its gradients are not those of its arguments")
+    gradients = [found[place] for place, arg in enumerate(given) if isinstance(arg, TensorValue)]
+    computed = list(dict.fromkeys(_node(each) for each in gradients if isinstance(each, TensorValue)))
+
+    needs = _reads(backward, computed, stand_ins)
+    own, saved = set(forward), [node for node in taken if node is not None]
+    read = [node for node in dict.fromkeys([*_reads(forward, made, ()), *needs, *saved]) if node not in {*operands, *own}]
+    inner = [node for node in dict.fromkeys([*needs, *saved]) if node in own and node not in made]
+    places = {node: place for place, node in enumerate([*operands, *read, *made, *inner])}
+    kept = [node for node in needs if node not in saved]
+    plan = Plan(
+        results=len(made), fixed=tuple(made.index(_node(each)) for each in ctx.fixed),
+        saved=tuple(-1 if node is None else places[node] for node in taken), kept=tuple(places[node] for node in kept),
+        takes=tuple(taken.index(node) if node in saved else ~kept.index(node) for node in needs),
+        gradients=tuple(computed.index(_node(each)) if isinstance(each, TensorValue) else -1 for each in gradients),
+        once=_is_once(rehearsal.cls), name=rehearsal.cls.__name__)
+    graphs = [t.subgraph(forward, [*operands, *read], [*made, *inner]), t.subgraph(backward, [*needs, *stand_ins], computed)]
+    t.discard(nodes)
+    found_values = iter(protocol.unpack(t, t.emit(apply_traced, [*graphs, tuple(plan), tuple(read), *operands])))
+    found_results = [next(found_values) if isinstance(output, TensorValue) else output for output in outputs]
+    return TupleValue(found_results) if issubclass(rehearsal.result.pytype(), tuple) else found_results[0]
+
+
+def _node(value: Value) -> Any:
+    return value.node
+
+
+def _parts(rehearsal: Rehearsal, nodes: Sequence[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+    """The operators of `forward` and of `backward`, without the settings of the grad mode around each: autograd sets it."""
+    stand_ins = {_node(each) for each in rehearsal.gradients if isinstance(each, TensorValue)}
+    first = next(place for place, node in enumerate(nodes) if node in stand_ins)
+    parts = list(nodes[:first]), [node for node in nodes[first:] if node not in stand_ins]
+    for part in parts:
+        settings = [node for node in part if node.target is torch._C._set_grad_enabled]
+        for node in (settings[0], settings[-1]):
+            part.remove(node)
+    return parts
+
+
+def _reads(nodes: Sequence[torch.fx.Node], results: Sequence[torch.fx.Node], known: Sequence[Any]) -> list[torch.fx.Node]:
+    """What a part takes of what is outside of it."""
+    used = dict.fromkeys([*(read for node in nodes for read in node.all_input_nodes), *results])
+    own = {*nodes, *known}
+    return [node for node in used if node not in own and node.op != "get_attr"]
+
+
+def _gradients(t: Tracer, backward: Value, count: int) -> list[Value] | None:
+    """One for each argument, tensors or None; None where eager would complain."""
+    found = protocol.unpack(t, backward) if issubclass(backward.pytype(), tuple) else [backward]
+    if len(found) < count or not all(isinstance(each, TensorValue) or _is_none(each) for each in found):
+        return None
+    return found[:count] if all(map(_is_none, found[count:])) else None
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.as_constant() is None
+
+
+def _is_once(cls: Any) -> bool:
+    """Whether `once_differentiable` wraps its backward."""
+    step = cls.backward
+    while step is not None and getattr(step, "__globals__", None) is not vars(torch.autograd.function):
+        step = getattr(step, "__wrapped__", None)
+    return step is not None
