@@ -27,7 +27,7 @@ from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.frontend.values.traced_functions import FunctionContextValue, Rehearsal, apply_as_traced, graph_arguments
+from fxjit.frontend.values.traced_functions import FunctionContextValue, TracedFunction, apply_as_traced, graph_arguments
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -90,15 +90,15 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     operands = graph_arguments(t, given)
     with t.effects.reporting_reads() as anything_was_read, t.capture_subgraph(name) as nodes:
         rehearsed = [_number_by_itself(t, arg) for arg in given]
-        rehearsal = _rehearse(t, owner, cls, rehearsed)
+        traced = _rehearse(t, owner, cls, rehearsed)
         changed = anything_was_read()
     numbers = [arg.node for arg, before in zip(rehearsed, given, strict=True) if arg is not before]
     if operands is None or changed or _reads_the_program(nodes, operands, numbers):
-        return apply_as_traced(t, name, rehearsal, given, nodes, numbers)
+        return apply_as_traced(t, name, traced, given, nodes, numbers)
     function = apply_function(cls)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
     t.discard(nodes)
-    dirty = rehearsal.ctx.dirty
+    dirty = traced.ctx.dirty
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
     return t.emit(function, given)
@@ -144,7 +144,7 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
     return result, ctx
 
 
-def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> Rehearsal:
+def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> TracedFunction:
     """Trace forward and backward once, for what they read and for whether they can be traced at all."""
     result, ctx = _forward(t, owner, cls, given)
     outputs = protocol.unpack(t, result) if issubclass(result.pytype(), tuple) else [result]
@@ -154,4 +154,4 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> Rehearsa
     with run_later(t, f"{cls.__qualname__}.apply"):
         backward = t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
     set_grad_mode(t, True)
-    return Rehearsal(cls, ctx, result, outputs, gradients, backward)
+    return TracedFunction(cls, ctx, result, outputs, gradients, backward)

@@ -66,7 +66,7 @@ class FunctionContextValue(UserObjectValue):
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class TracedFunction:
     """What `forward` and `backward` came to when they were traced; the operators stand in one list, in this order."""
 
     cls: Any
@@ -86,13 +86,13 @@ def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
         return None
 
 
-def apply_as_traced(t: Tracer, name: str, rehearsal: Rehearsal, given: Sequence[Value], nodes: Sequence[torch.fx.Node],
+def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequence[Value], nodes: Sequence[torch.fx.Node],
                     numbers: Sequence[torch.fx.Node | None]) -> Value:
     """`apply` of what was traced as `nodes`. `numbers`: those among them that stand for arguments."""
     def refuse(why: str) -> NoReturn:
         t.break_("call-autograd-engine", function=name, why=why)
 
-    ctx, outputs = rehearsal.ctx, rehearsal.outputs
+    ctx, outputs = traced.ctx, traced.outputs
     results = [output for output in outputs if isinstance(output, TensorValue)]
     if not results or overrides.entered_transforms(t) or ctx.dirty or (not ctx.materializes and len(results) > 1):
         refuse("it writes to arguments, leaves gradients out, or runs under a transform")
@@ -102,11 +102,11 @@ def apply_as_traced(t: Tracer, name: str, rehearsal: Rehearsal, given: Sequence[
     for number in numbers:
         assert number is not None, "a number is computed in the graph"
         number.replace_all_uses_with(number.all_input_nodes[0])
-    forward, backward = _parts(rehearsal, [node for node in nodes if node not in numbers])
+    forward, backward = _parts(traced, [node for node in nodes if node not in numbers])
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     operands, made, taken = ([*map(_node, values)] for values in (tensors, results, ctx.saved))
-    stand_ins = [_node(each) for each in rehearsal.gradients if isinstance(each, TensorValue)]
-    found = _gradients(t, rehearsal.backward, len(given))
+    stand_ins = [_node(each) for each in traced.gradients if isinstance(each, TensorValue)]
+    found = _gradients(t, traced.backward, len(given))
     if found is None or len(set(made)) < len(made) or not set(made) <= set(forward) or not set(ctx.fixed) <= set(results):
         refuse("its results are arguments, or its gradients are not those of its arguments")
     gradients = [found[place] for place, arg in enumerate(given) if isinstance(arg, TensorValue)]
@@ -123,21 +123,21 @@ def apply_as_traced(t: Tracer, name: str, rehearsal: Rehearsal, given: Sequence[
         saved=tuple(-1 if node is None else places[node] for node in taken), kept=tuple(places[node] for node in kept),
         takes=tuple(taken.index(node) if node in saved else ~kept.index(node) for node in needs),
         gradients=tuple(computed.index(_node(each)) if isinstance(each, TensorValue) else -1 for each in gradients),
-        once=_is_once(rehearsal.cls), name=rehearsal.cls.__name__)
+        once=_is_once(traced.cls), name=traced.cls.__name__)
     graphs = [t.subgraph(forward, [*operands, *read], [*made, *inner]), t.subgraph(backward, [*needs, *stand_ins], computed)]
     t.discard(nodes)
     found_values = iter(protocol.unpack(t, t.emit(apply_traced, [*graphs, tuple(plan), tuple(read), *operands])))
     found_results = [next(found_values) if isinstance(output, TensorValue) else output for output in outputs]
-    return TupleValue(found_results) if issubclass(rehearsal.result.pytype(), tuple) else found_results[0]
+    return TupleValue(found_results) if issubclass(traced.result.pytype(), tuple) else found_results[0]
 
 
 def _node(value: Value) -> Any:
     return value.node
 
 
-def _parts(rehearsal: Rehearsal, nodes: Sequence[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
+def _parts(traced: TracedFunction, nodes: Sequence[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
     """The operators of `forward` and of `backward`, without the settings of the grad mode around each: autograd sets it."""
-    stand_ins = {_node(each) for each in rehearsal.gradients if isinstance(each, TensorValue)}
+    stand_ins = {_node(each) for each in traced.gradients if isinstance(each, TensorValue)}
     first = next(place for place, node in enumerate(nodes) if node in stand_ins)
     parts = list(nodes[:first]), [node for node in nodes[first:] if node not in stand_ins]
     for part in parts:
