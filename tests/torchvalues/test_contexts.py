@@ -234,3 +234,19 @@ def test_decorated_behind_a_break(manager):
         if function is program:
             expected = made
     assert made[1:] == expected[1:] and torch.equal(made[0], expected[0])
+
+
+def test_a_block_that_breaks_before_any_operator_has_no_graph():
+    def program(loader):
+        total = 0.0
+        with torch.no_grad():
+            for each in loader:
+                total += (each * 2).sum().item()
+        return total, torch.is_grad_enabled()
+
+    graphs = []
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=lambda gm, examples: graphs.append(gm.code) or gm)
+    loader = torch.utils.data.DataLoader([torch.ones(2), torch.zeros(2)])
+    assert compiled(loader) == program(loader)
+    assert all("sum" in code for code in graphs), graphs

@@ -185,10 +185,17 @@ class GraphBuilder:
         self.graph.output(tuple(nodes))
         self._drop_dead_reads()
         self.inputs = [self._by_node[node] for node in self.graph.nodes if node.op == "placeholder"]
-        if not nodes and not self.operator_count:
+        if not nodes and (not self.operator_count or self._only_sets_and_resets()):
             return None
         module = torch.fx.GraphModule(self._root, self.graph)
         return module
+
+    def _only_sets_and_resets(self) -> bool:
+        """Whether all it does is to set the grad mode and to set it back (a block that breaks before any operator)."""
+        calls = [node for node in self.graph.nodes if node.op in ("call_function", "call_method")]
+        modes = [node.args[0] for node in calls if node.target is torch._C._set_grad_enabled]
+        alternates = all(mode == (modes[0] if place % 2 == 0 else not modes[0]) for place, mode in enumerate(modes))
+        return len(modes) == len(calls) and len(modes) % 2 == 0 and alternates
 
     def _drop_dead_reads(self) -> None:
         for node in reversed(list(self.graph.nodes)):
