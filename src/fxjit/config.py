@@ -241,6 +241,10 @@ class Cpp(Group):
         "as fast as ATen's.", in_cache_key=True,
     )
     own_recurrent: bool = _row(True, "Run `nn.LSTM`, `nn.GRU` and `nn.RNN` of float32 by fxjit's own kernels.")
+    own_attention: bool = _row(
+        True, "Run `scaled_dot_product_attention` of float32, bfloat16 and float16 on a processor by fxjit's own kernels.",
+        in_cache_key=True,
+    )
 
 
 class Triton(Group):

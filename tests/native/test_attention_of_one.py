@@ -124,5 +124,5 @@ def test_the_rest_is_atens(case, left):
         return F.scaled_dot_product_attention(q, k, v, is_causal=case == "causal")
 
     with torch.no_grad():
-        assert_close(fxjit.compile(function)(q, k, v), function(q, k, v))
+        assert_close(fxjit.compile(function)(q, k, v), function(q, k, v), rtol=1.6e-2, atol=1e-2 if case == "several" else 1e-5)
     assert left != [None]

@@ -26,7 +26,7 @@ LAYOUTS = ["heads first", "heads second"]
 @pytest.fixture(autouse=True)
 def compiled_however_small():
     fxjit.reset()
-    with config.patch(small_graphs_as_captured=False, cache_graphs=False):
+    with config.patch({"small_graphs_as_captured": False, "cache_graphs": False, "cpp.own_attention": False}):
         yield
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from fxjit import _C, config
 from fxjit.backends.graph.edit import call_like, copy_in_layout
 
 from ..lower.blas import has_kernel_for_few_rows
@@ -73,6 +74,8 @@ def _wants_attention(node: torch.fx.Node) -> bool:
     derivative = node.target is aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     query, key = (_operand(node, at + derivative) for at in (0, 1))
     if query is None or key is None or not _is_full(query, key):
+        return False
+    if config.cpp.own_attention and _C.program_can("attention"):  # which calculates in float32 by itself
         return False
     sizes = query.shape[-2], key.shape[-2]
     if not derivative and sizes[0] == 1:  # which has a kernel of our own

@@ -43,6 +43,18 @@ enum {
     TILED = 64,         /* rows, columns and terms from which tiles are faster than vectors: 64 x 64 x 64 1.1 to 1.4 times */
 };
 
+/* -- rows of a that are packed ------------------------------------------------------------------------------------*/
+
+#define PACKED(R, HALVES) KERNEL(packed, R, HALVES, PACKED_AT, a += R)
+OF_ALL_HEIGHTS(PACKED, 1)
+OF_ALL_HEIGHTS(PACKED, 2)
+
+#define PACKED_AT_HEIGHT(R, HALVES) [R] = packed_##HALVES##_##R,
+static const gemm_kernel_fn packed_kernels[2][ROWS + 1] = {
+    {OF_ALL_HEIGHTS(PACKED_AT_HEIGHT, 1)},
+    {OF_ALL_HEIGHTS(PACKED_AT_HEIGHT, 2)},
+};
+
 /* -- memory for packed blocks, kept from product to product --------------------------------------------------------*/
 
 enum { KEPT_ROWS = 64, KEPT_COLUMNS = 8 };

@@ -48,20 +48,12 @@ typedef void (*gemm_kernel_fn)(int64_t depth, const float *a, int64_t a_line, co
             } \
         } \
     }
-#define PACKED(R, HALVES) KERNEL(packed, R, HALVES, PACKED_AT, a += R)
 #define DIRECT(R, HALVES) \
     KERNEL(direct, R, HALVES, DIRECT_AT, UNROLLED for (int i = 0; i < (R + 2) / 3; i++) { group[i]++; })
-OF_ALL_HEIGHTS(PACKED, 1)
-OF_ALL_HEIGHTS(PACKED, 2)
 OF_ALL_HEIGHTS(DIRECT, 1)
 OF_ALL_HEIGHTS(DIRECT, 2)
 
-#define PACKED_AT_HEIGHT(R, HALVES) [R] = packed_##HALVES##_##R,
 #define DIRECT_AT_HEIGHT(R, HALVES) [R] = direct_##HALVES##_##R,
-static const gemm_kernel_fn packed_kernels[2][ROWS + 1] = {
-    {OF_ALL_HEIGHTS(PACKED_AT_HEIGHT, 1)},
-    {OF_ALL_HEIGHTS(PACKED_AT_HEIGHT, 2)},
-};
 static const gemm_kernel_fn direct_kernels[2][ROWS + 1] = {
     {OF_ALL_HEIGHTS(DIRECT_AT_HEIGHT, 1)},
     {OF_ALL_HEIGHTS(DIRECT_AT_HEIGHT, 2)},

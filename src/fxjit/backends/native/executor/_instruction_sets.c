@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "../../../_tensor.h"
+#include "_attention.h"
 #include "_convolution.h"
 #include "_gemm.h"
 #include "_openmp.h"
@@ -33,7 +34,7 @@ find_openmp(void)
 static int
 vectors_here(void)
 {
-    if (!__builtin_cpu_supports("fma")) {
+    if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
         return NEITHER;
     }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
@@ -128,6 +129,10 @@ BY_SET(int, fxjit_gemm_batch, (const product_t *first, const batch_t *batch), (f
 BY_SET(int64_t, fxjit_convolution_room, (const convolution_sizes_t *sizes, int threads), (sizes, threads))
 BY_SET(int, fxjit_convolution_threads, (const convolution_sizes_t *sizes), (sizes))
 BY_SET(int, fxjit_convolve, (const convolution_t *convolution, void *room, int threads), (convolution, room, threads))
+BY_SET(int, fxjit_attention_threads, (const attention_t *attention, int backward), (attention, backward))
+BY_SET(int64_t, fxjit_attention_room, (const attention_t *attention, int backward, int threads), (attention, backward, threads))
+BY_SET(void, fxjit_attend, (const attention_t *attention, void *room, int threads), (attention, room, threads))
+BY_SET(void, fxjit_attend_backward, (const attention_backward_t *attention, void *room, int threads), (attention, room, threads))
 BY_SET(int, fxjit_run_layer, (const layer_t *layer, int backward), (layer, backward))
 
 /* -- one thread ----------------------------------------------------------------------------------------------------*/

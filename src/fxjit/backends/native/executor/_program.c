@@ -18,6 +18,7 @@
 
 #include "_module.h"
 #include "_bfloat16.h"
+#include "_attention.h"
 #include "_convolution.h"
 #include "_gemm_tiles.h"
 #include "_program.h"
@@ -508,7 +509,7 @@ PyDoc_STRVAR(want_large_pages_doc,
 
 PyDoc_STRVAR(program_can_doc,
 "program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm'), "
-"and convolve images ('convolve') or take recurrent layers ('recurrent') and\n"
+"and convolve images ('convolve') or take recurrent layers ('recurrent'), attention ('attention') and\n"
 "products of few rows of bfloat16 ('few rows') by our own kernels.");
 
 static PyObject *
@@ -527,7 +528,8 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     else if (can && PyUnicode_CompareWithASCIIString(name, "tiles") == 0) {
         can = fxjit_tiles_run();
     }
-    else if (can && PyUnicode_CompareWithASCIIString(name, "recurrent") == 0) {
+    else if (can && (PyUnicode_CompareWithASCIIString(name, "recurrent") == 0 ||
+                     PyUnicode_CompareWithASCIIString(name, "attention") == 0)) {
         can = fxjit_gemm_runs();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "convolve") == 0) {
@@ -568,6 +570,15 @@ PyDoc_STRVAR(recurrent_forward_doc,
 
 PyDoc_STRVAR(recurrent_backward_doc,
 "recurrent_backward(numbers, /)\n\nThe derivative of a recurrent layer, likewise.");
+
+PyDoc_STRVAR(attention_forward_doc,
+"attention_forward(query, key, value, mask, out, sums, kind, mask_kind, causal, scale, /) -> bool\n\nAttention of (batch, heads, rows, "
+"width) into `out`, and the logarithms of its sums into `sums`. The kinds are the types of the numbers and of the mask's, if there is "
+"one: 0 float32, 1 bfloat16, 2 float16. False where the kernels do not run it.");
+
+PyDoc_STRVAR(attention_backward_doc,
+"attention_backward(query, key, value, mask, out, sums, d_out, d_query, d_key, d_value, kind, mask_kind, causal, scale, /) -> bool\n\n"
+"The derivative of attention, likewise.");
 
 PyDoc_STRVAR(tell_unwritten_doc,
 "tell_unwritten(error, unwritten, /)\n\nNotes of what a graph raised whether the graph left its inputs as they were; None: a graph "
@@ -611,6 +622,8 @@ static PyMethodDef functions[] = {
     {"time_convolution", fxjit_time_convolution, METH_VARARGS, time_convolution_doc},
     {"recurrent_forward", fxjit_recurrent_forward, METH_O, recurrent_forward_doc},
     {"recurrent_backward", fxjit_recurrent_backward, METH_O, recurrent_backward_doc},
+    {"attention_forward", (PyCFunction)(void (*)(void))fxjit_attention_forward, METH_FASTCALL, attention_forward_doc},
+    {"attention_backward", (PyCFunction)(void (*)(void))fxjit_attention_backward, METH_FASTCALL, attention_backward_doc},
     {"drop_arenas", fxjit_drop_arenas, METH_NOARGS, drop_arenas_doc},
     {"want_large_pages", fxjit_want_large_pages, METH_O, want_large_pages_doc},
     {"program_can", program_can, METH_O, program_can_doc},

@@ -4,22 +4,13 @@
 #include <stdint.h>
 
 #include "_wide.h"
+#include "_exponential.h"
 #include "_recurrent.h"
 #include "_recurrent_rows.h"
 
 #ifdef FXJIT_HAS_WIDE
 
 /* -- functions -----------------------------------------------------------------------------------------------------*/
-
-/* (exp(r) - 1 - r - r^2 / 2) / r^3 for |r| <= ln(2) / 2: codegen/polynomials.py */
-WIDE static inline vec_t
-cubes(vec_t r)
-{
-    vec_t p = vec_fma(vec_all(0x1.9dfba2p-13f), r, vec_all(0x1.6d4cbap-10f));
-    p = vec_fma(p, r, vec_all(0x1.11130ep-7f));
-    p = vec_fma(p, r, vec_all(0x1.5554e8p-5f));
-    return vec_fma(p, r, vec_all(0x1.555554p-3f));
-}
 
 /* exp(x) - 1 = 2^n (exp(r) - 1) + (2^n - 1), with what its sums lose. */
 WIDE static inline vec_t
@@ -58,12 +49,8 @@ sigmoid_of(vec_t x)
 {
     vec_t y = vec_sub(vec_zero(), x);
     y = vec_max(vec_all(-126), vec_min(vec_all(126), y)); /* NaN stays */
-    vec_t n = vec_round(vec_mul(y, vec_all(0x1.715476p+0f)));
-    vec_t r = vec_fma(n, vec_all(-0x1.62e430p-1f), y), one = vec_all(1);
-    r = vec_fma(n, vec_all(0x1.05c610p-29f), r);
-    vec_t p = cubes(r);
-    p = vec_fma(vec_fma(p, r, vec_all(0.5f)), vec_mul(r, r), r);
-    return vec_div(one, vec_add(vec_scale(vec_add(p, one), n), one));
+    vec_t one = vec_all(1);
+    return vec_div(one, vec_add(exp_of(y), one));
 }
 
 /* -- one row of a step ---------------------------------------------------------------------------------------------*/

@@ -40,6 +40,10 @@
 #define fxjit_run_layer IN_SET(fxjit_run_layer)
 #define fxjit_forward_rows IN_SET(fxjit_forward_rows)
 #define fxjit_backward_rows IN_SET(fxjit_backward_rows)
+#define fxjit_attend IN_SET(fxjit_attend)
+#define fxjit_attend_backward IN_SET(fxjit_attend_backward)
+#define fxjit_attention_threads IN_SET(fxjit_attention_threads)
+#define fxjit_attention_room IN_SET(fxjit_attention_room)
 
 static inline int64_t
 least(int64_t a, int64_t b)

@@ -2,7 +2,7 @@
 #ifndef FXJIT_WIDE_AVX2_H
 #define FXJIT_WIDE_AVX2_H
 
-#define WIDE __attribute__((target("avx2,fma")))
+#define WIDE __attribute__((target("avx2,fma,f16c")))
 #define IN_SET(name) name##_avx2
 
 enum {
@@ -79,6 +79,20 @@ vec_sum(vec_t x)
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
+WIDE INLINED float
+vec_largest(vec_t x)
+{
+    __m128 top = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    return _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
+}
+
+WIDE INLINED vec_t
+vec_first(lanes_t lanes, vec_t x, vec_t y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(lanes_mask(lanes)));
+}
+
 WIDE INLINED vec_t
 vec_round(vec_t x)
 {
@@ -110,6 +124,35 @@ WIDE INLINED int
 vec_any_less(vec_t x, vec_t y)
 {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_LT_OQ)) != 0;
+}
+
+WIDE INLINED vec_t
+vec_of_bfloat16(const uint16_t *from)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)from)), 16));
+}
+
+WIDE INLINED void
+vec_to_bfloat16(uint16_t *to, vec_t x)
+{
+    __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    rounded = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+    _mm_storeu_si128((void *)to, _mm256_castsi256_si128(packed));
+}
+
+WIDE INLINED vec_t
+vec_of_float16(const uint16_t *from)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)from));
+}
+
+WIDE INLINED void
+vec_to_float16(uint16_t *to, vec_t x)
+{
+    _mm_storeu_si128((void *)to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 WIDE INLINED vec_t

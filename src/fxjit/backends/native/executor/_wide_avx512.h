@@ -51,6 +51,7 @@ first_lanes(int64_t count)
 #define vec_fma _mm512_fmadd_ps
 #define vec_fnma _mm512_fnmadd_ps
 #define vec_sum _mm512_reduce_add_ps
+#define vec_largest _mm512_reduce_max_ps
 #define vec_scale _mm512_scalef_ps /* x * 2^n */
 #define vec_rough_reciprocal _mm512_rcp14_ps
 
@@ -58,6 +59,13 @@ WIDE INLINED vec_t
 vec_round(vec_t x)
 {
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+/* The lanes of x, and those of y elsewhere. */
+WIDE INLINED vec_t
+vec_first(lanes_t lanes, vec_t x, vec_t y)
+{
+    return _mm512_mask_blend_ps(lanes, y, x);
 }
 
 /* x, and zeros where y <= 0. */
@@ -71,6 +79,34 @@ WIDE INLINED int
 vec_any_less(vec_t x, vec_t y)
 {
     return _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ) != 0;
+}
+
+/* Vectors of bfloat16 and float16, which are rounded to nearest. */
+WIDE INLINED vec_t
+vec_of_bfloat16(const uint16_t *from)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
+}
+
+WIDE INLINED void
+vec_to_bfloat16(uint16_t *to, vec_t x)
+{
+    __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc00000));
+    _mm256_storeu_si256((void *)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+
+WIDE INLINED vec_t
+vec_of_float16(const uint16_t *from)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from));
+}
+
+WIDE INLINED void
+vec_to_float16(uint16_t *to, vec_t x)
+{
+    _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 /* Numbers that are `step` apart. */

@@ -129,14 +129,20 @@ HELPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-#: The helpers that stand for operators of ours.
+#: The helpers that stand for operators of ours, and for ATen's.
 _LATE = ("recurrent", "grouped_mm")
+_FOR_ATEN = {
+    "_scaled_dot_product_flash_attention_for_cpu": "attention",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "attention_backward",
+}
 
 
 def _late(name: str) -> Any:
-    """A helper whose module registers operators, which takes longer than to start most stored programs."""
+    """A helper whose module registers operators, which takes longer than to start most stored programs, or is seldom called."""
     if name == "recurrent":
         return importlib.import_module("fxjit.backends.native.runtime.own_recurrent").recurrent
+    if name in _FOR_ATEN.values():
+        return getattr(importlib.import_module("fxjit.backends.native.runtime.own_attention"), name)
     return importlib.import_module("fxjit.backends.native.passes.grouped_products").grouped_mm
 
 
@@ -178,6 +184,8 @@ def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any],
         return FunctionName("helper", "recurrent")
     if target.namespace == "fxjit" and target._opname in _LATE:
         return FunctionName("helper", target._opname)
+    if target.namespace == "aten" and target._opname in _FOR_ATEN:
+        return FunctionName("helper", _FOR_ATEN[target._opname])
     if target.namespace == "aten":
         key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
         if key not in _found:
