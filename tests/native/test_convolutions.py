@@ -60,6 +60,28 @@ def test_pixelwise_convolutions(shape, bias, layout, left):
     assert many_small == any("convolution" in each for each in left)
 
 
+@pytest.mark.parametrize("shape", [shape for shape in PIXELWISE if shape[0] <= 4], ids=str)
+def test_pixelwise_convolutions_of_bfloat16_are_products_where_channels_are_last(shape, left):
+    """Whose numbers are rounded once, as those of oneDNN's convolutions. Of plain images only those of few pixels are."""
+    images, channels, results, height, width = shape
+    layer = torch.nn.Conv2d(channels, results, 1).bfloat16()
+    for layout in LAYOUTS:
+        x = torch.randn(images, channels, height, width).bfloat16().to(memory_format=layout)
+        left.clear()
+        fxjit.reset()
+        found = []
+        for each in (layer, fxjit.compile(lambda x: layer(x).relu())):
+            given = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+            layer.zero_grad()
+            y = each(given).relu()
+            y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape))
+            found.append([y.detach(), given.grad, *(parameter.grad for parameter in layer.parameters())])
+        for eager, ours in zip(*found, strict=True):
+            torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-2)
+        is_product = layout is torch.channels_last or height * width <= 9
+        assert is_product != any("convolution" in each for each in left), (layout, left)
+
+
 def test_a_pixelwise_convolution_of_parts_of_tensors():
     """An input, a weight and a bias that are slices of others, a step that is not one, a group."""
     x, weight, bias = torch.randn(2, 8, 5, 6), torch.randn(6, 9, 1, 1), torch.randn(12)

@@ -125,6 +125,23 @@ def test_convolutions(upcast_targets, all_slow, dtype: torch.dtype, name: str, l
     assert len(upcast_targets) >= 3
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=["plain", "channels last"])
+def test_derivatives_of_a_depthwise_convolution_are_measured_by_themselves(monkeypatch, upcast_targets, layout):
+    """In each layout that its images may have: in bfloat16 they may be slow where the convolution is not."""
+    seen = []
+
+    def is_slow(trial: low_precision.Trial) -> bool:
+        seen.append(trial)
+        return trial.operator is low_precision._depthwise_back and trial.orders[0] == (0, 2, 3, 1)
+
+    monkeypatch.setattr(upcast, "is_slow", is_slow)
+    given = [torch.randn(2, 16, 9, 8).to(memory_format=layout), torch.randn(16, 1, 3, 3), torch.randn(16)]
+    given = [each.bfloat16() for each in given]
+    assert_as_near(lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1, groups=16), given)
+    assert upcast_targets == [torch.ops.aten.convolution_backward.default]
+    assert ((1, 16, 5, 4), (1, 16, 9, 8), (16, 1, 3, 3)) in {trial.sizes for trial in seen}
+
+
 def operands(dtype: torch.dtype, queries: int, keys: int, layout: str) -> list[torch.Tensor]:
     made = []
     for length in (queries, keys, keys):
@@ -216,6 +233,10 @@ def trials():
         weight = torch.empty(24, 24 // groups, *[5] * dims, dtype=torch.float16)
         ways = ([2] * dims, [1] * dims, [3] * dims, [0] * dims)
         yield low_precision.of_convolution(x, weight, ways, transposed, groups)
+    for dims in (1, 2, 3):
+        x = torch.empty(3, 96, *[90] * dims, dtype=torch.bfloat16)
+        ways = [2] * dims, [2] * dims, [1] * dims
+        yield from low_precision.of_depthwise_derivatives(x, x.new_empty(96, 1, *[5] * dims), ways)
     for derivative in (False, True):
         q, k = (torch.empty(2, 8, length, 64, dtype=torch.bfloat16) for length in (1000, 70))
         yield low_precision.of_attention(q, k, derivative)

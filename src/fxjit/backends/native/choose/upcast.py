@@ -19,6 +19,7 @@ from fxjit import _C, config
 from fxjit.backends.graph.edit import call_like, copy_in_layout
 
 from ..lower.blas import has_kernel_for_few_rows
+from ..runtime import low_precision
 from ..runtime.low_precision import LOW_PRECISION, is_slow, of_attention, of_convolution, of_product
 
 aten = torch.ops.aten
@@ -67,7 +68,11 @@ def _wants_convolution(node: torch.fx.Node) -> bool:
     stride, padding, dilation, transposed, more, groups = node.args[3 + first : 9 + first]
     ways: Any = (stride, padding, dilation, more)
     whole = all(type(each) is int for way in ways for each in way) and all(type(each) is int for each in weight.shape)
-    return whole and type(x.shape[1]) is int and is_slow(of_convolution(x, weight, ways, bool(transposed), int(groups)))  # type: ignore[arg-type]
+    if not whole or type(x.shape[1]) is not int:
+        return False
+    if first and not transposed and 1 < weight.shape[0] == x.shape[1] == groups:
+        return any(map(is_slow, low_precision.of_depthwise_derivatives(x, weight, ways)))
+    return is_slow(of_convolution(x, weight, ways, bool(transposed), int(groups)))  # type: ignore[arg-type]
 
 
 def _wants_attention(node: torch.fx.Node) -> bool:

@@ -23,6 +23,11 @@ PIXELS, FEW_IMAGES = 16, 4
 #: Pixels up to which turning the images over, so that there is one product for all of them, costs less than a product for each.
 FEW_PIXELS = 9
 
+#: Types of channels-last images, and of images of few pixels, whose 1x1 convolutions are products. For one of bfloat16 oneDNN
+#: lays out the weights anew in each call (docs/performance_kernels.md); those of float16 were tried on a processor without
+#: instructions for it alone, where both take as long.
+TYPES = (torch.float32, torch.bfloat16)
+
 #: Pixels below which, and weights above which, the products of the images are added up as they are made.
 SHORT_SUM, LARGE_WEIGHT = 256, 16384
 
@@ -121,7 +126,7 @@ def multiply_forward(graph: torch.fx.Graph) -> None:
         images = (x, node.meta["val"])
         if all(_last(each) for each in images) or (_has_few_pixels(x) and all(each.is_contiguous() for each in images)):
             _multiply_rows(graph, node)
-        elif all(each.is_contiguous() for each in images):
+        elif x.dtype is torch.float32 and all(each.is_contiguous() for each in images):
             _multiply(graph, node)
 
 
@@ -129,13 +134,13 @@ def multiply_backward(graph: torch.fx.Graph) -> None:
     """The same of `convolution_backward`."""
     for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
         grad, x, weight = (value_of(arg) for arg in node.args[:3])
-        plain = not node.kwargs and is_dense(grad) and all(user.target is operator.getitem for user in node.users)
+        plain = not node.kwargs and is_dense(grad, types=TYPES) and all(user.target is operator.getitem for user in node.users)
         if not plain or not is_pixelwise(node):
             continue
         plain = all(each.is_contiguous() for each in (grad, x, weight))
         if _is_channels_last(node) or (_has_few_pixels(x) and plain):
             _split_rows(graph, node)
-        elif plain:
+        elif plain and x.dtype is torch.float32:
             _split(graph, node)
 
 
@@ -144,7 +149,7 @@ def is_pixelwise(node: torch.fx.Node) -> bool:
     at = 0 if node.target is aten.convolution.default else 1
     x, weight, _, stride, padding, dilation, transposed, _, groups = node.args[at : at + 9]
     x, weight = value_of(x), value_of(weight)
-    if not is_dense(x) or not is_dense(weight):
+    if not is_dense(x, types=TYPES) or not is_dense(weight, types=TYPES) or x.dtype is not weight.dtype:
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
@@ -166,9 +171,9 @@ def _is_channels_last(node: torch.fx.Node) -> bool:
     return all(each is None or _last(each) for each in images)
 
 
-def is_dense(value: Any, dims: int = 4) -> bool:
+def is_dense(value: Any, dims: int = 4, types: tuple[torch.dtype, ...] = (torch.float32,)) -> bool:
     """Images of sizes that are known."""
-    return (isinstance(value, torch.Tensor) and value.dim() == dims and value.dtype is torch.float32
+    return (isinstance(value, torch.Tensor) and value.dim() == dims and value.dtype in types
             and value.device.type == "cpu" and all(isinstance(size, int) and size > 0 for size in value.shape))
 
 

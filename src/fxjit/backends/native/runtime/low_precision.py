@@ -23,6 +23,8 @@ LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 MARGIN: Final = 1.5
 #: Sizes up to which calls are measured: of matrices and sequences, and of a convolution's channels and pixels in a row.
 MOST, MOST_CHANNELS, MOST_SIDE = 256, 64, 14
+#: And channels of a depthwise convolution whose derivatives are measured: the more there are, the longer half types take.
+MOST_DEPTHWISE = 256
 #: Counts up when what is measured changes.
 VERSION: Final = 1
 
@@ -68,12 +70,36 @@ def of_convolution(x: torch.Tensor, weight: torch.Tensor, ways: Sequence[Any], t
         channels, results = weight.shape[0] // groups, weight.shape[1]
     channels, results = _rounded(channels, MOST_CHANNELS), _rounded(results, MOST_CHANNELS)
     window = tuple(weight.shape[2:])
-    reached = [dilation * (size - 1) + 1 for dilation, size in zip(ways[2], window, strict=True)]
-    sides = [max(min(size, MOST_SIDE) if type(size) is int else MOST_SIDE, reach)
-             for size, reach in zip(x.shape[2:], reached, strict=True)]
+    sides = _sides(x, window, ways[2])
     first = (some * channels, results) if transposed else (some * results, channels)
     return Trial(aten.convolution.default, x.dtype, ((1, some * channels, *sides), (*first, *window)),
                  (_order(x)[0], _order(weight)[0]), (None, *map(tuple, ways[:3]), transposed, tuple(ways[3]), some))
+
+
+def of_depthwise_derivatives(x: torch.Tensor, weight: torch.Tensor, ways: Sequence[Any]) -> tuple[Trial, ...]:
+    """Of the derivatives of a depthwise convolution that is not transposed, as its images lie and channels last, which they
+    may be turned to: those of steps, or of large windows, take up to 16 times as long in bfloat16, the convolution as long."""
+    some, window = _rounded(weight.shape[0], MOST_DEPTHWISE), tuple(weight.shape[2:])
+    sides = _sides(x, window, ways[2])
+    made = [(side + 2 * padding - dilation * (size - 1) - 1) // stride + 1
+            for side, size, stride, padding, dilation in zip(sides, window, *ways[:3], strict=True)]
+    dims = tuple(range(x.dim()))
+    layouts = dict.fromkeys((_order(x)[0], (0, *dims[2:], 1)))
+    return tuple(Trial(_depthwise_back, x.dtype, ((1, some, *made), (1, some, *sides), (some, 1, *window)),
+                       (order, order, dims), tuple(map(tuple, ways[:3]))) for order in layouts)
+
+
+def _depthwise_back(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *ways: Any) -> tuple[torch.Tensor, ...]:
+    nothing, groups = [0] * (x.dim() - 2), weight.shape[0]
+    back = aten.convolution_backward.default
+    return tuple(back(grad, x, weight, None, *ways, False, nothing, groups, [True, True, False])[:2])
+
+
+def _sides(x: torch.Tensor, window: Sequence[int], dilations: Sequence[int]) -> list[int]:
+    """Those of the images that are measured: no smaller than what a window looks at."""
+    reached = [dilation * (size - 1) + 1 for dilation, size in zip(dilations, window, strict=True)]
+    return [max(min(size, MOST_SIDE) if type(size) is int else MOST_SIDE, reach)
+            for size, reach in zip(x.shape[2:], reached, strict=True)]
 
 
 def of_attention(query: torch.Tensor, key: torch.Tensor, derivative: bool) -> Trial:
