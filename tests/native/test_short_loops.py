@@ -78,3 +78,39 @@ def test_rows_of_one_vector_of_bfloat16(count: int, assert_kernels_same) -> None
         return tuple(each.contiguous() for each in found)
 
     assert_kernels_same(f, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("count", [2, 5, 7, 10, 15, 16])
+def test_rows_of_less_than_a_vector(count: int, dtype: torch.dtype, sources, assert_kernels_same) -> None:
+    """What takes long goes along the many rows."""
+    def f(x, y, z):
+        angles = x * y
+        return angles.exp(), torch.sigmoid(x + z) * angles, (x * y[0]).sqrt()
+
+    x, y, z = (torch.rand(size).to(dtype) for size in ((3, 70, 1), (count,), (70, 1)))
+    assert_kernels_same(f, x, y, z)
+
+
+def test_frequencies_are_computed_once(sources, assert_kernels_same) -> None:
+    """Those of an embedding of positions, which are made of places alone."""
+    def f(x):
+        return ((x[..., None] * 2.0 ** torch.arange(10)).sin(),)
+
+    assert_kernels_same(f, torch.rand(300, 3))
+    power = sources[0].index("fx_pow(")
+    assert "for (int64_t o1" not in sources[0][:power]
+
+
+def test_numbers_are_rounded_once(sources, assert_kernels_same) -> None:
+    def f(x):
+        return ((x.float() * 3.3).bfloat16(),)
+
+    def more(x):
+        rounded = (x.float() * 3.3).bfloat16()
+        return rounded, rounded.float() - x.float(), (rounded * 3.3).sum(1), rounded.half()
+
+    x = torch.randn(40, 100, dtype=torch.bfloat16)
+    assert_kernels_same(f, x)
+    assert sources[0].count("fx_bfloat(") == 1
+    assert_kernels_same(more, x)

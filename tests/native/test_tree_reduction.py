@@ -64,13 +64,13 @@ def test_norms_and_their_derivatives(sources, assert_kernels_same):
 
 def test_a_row_that_is_kept_is_not_put_down_twice(sources):
     """The exponentials of a softmax are in an array of their own already."""
-    x = torch.randn(40, 64)
+    x = torch.randn(40, 48)
     gm = make_fx(lambda x: (torch.softmax(x * 2, -1),))(x)
     pipeline.compile_graph(gm, [x]).finish()([x])
     assert sources[0].count("fold<") == 2 and sources[0].count("float w_") == 1
 
 
-@pytest.mark.parametrize("columns", [tree_reduction.LEAST - 1, tree_reduction.MOST + 1])
+@pytest.mark.parametrize("columns", [tree_reduction.LEAST - 1, tree_reduction.MOST_OF_FLOATS + 1, tree_reduction.MOST + 1])
 def test_other_rows_have_totals_of_the_compiler(columns, sources, assert_kernels_same):
     assert_kernels_same(lambda x: ((x * 2).sum(-1), (x * 2).amax(-1)), rows(columns))
     assert "fx_row<" not in sources[0]
@@ -80,7 +80,7 @@ def plain(x):
     return (x.sum(-1), x.amax(-1), x.amin(-1), torch.softmax(x, -1), torch.log_softmax(x, -1), x.mean(-1, keepdim=True) + x)
 
 
-@pytest.mark.parametrize("columns", [16, 20, 31, 64, 100, 512])
+@pytest.mark.parametrize("columns", [16, 20, 31, 48, 63])
 def test_rows_in_memory_are_not_copied(columns, sources, assert_kernels_same):
     assert_kernels_same(plain, rows(columns))
     for kind in ("float>::max", "float>::min", "double>::sum"):

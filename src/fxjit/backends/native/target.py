@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import platform
+from pathlib import Path
 
 import torch
 
@@ -43,6 +44,15 @@ def has_libmvec(minor: int) -> bool:
         return False
     parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
     return parts >= [2, minor]
+
+
+@functools.cache
+def has_intel_processor() -> bool:
+    """Whether the processor is of MKL's maker, for which its fast ways are."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "Intel" in platform.processor()
 
 
 def scalar_tensor(number: float, device: torch.device | str = "cpu") -> torch.Tensor:

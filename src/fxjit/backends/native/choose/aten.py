@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection
+from typing import Final
 
 import torch
 import torch.fx
@@ -13,18 +14,29 @@ from fxjit.counters import counters
 
 from ..hints import Hints
 from ..index import size_of
-from ..ir import Extern
+from ..ir import COMPUTE_TYPE, Extern
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..schedule.fuse import Group, Step, group_work, readers_of
-from ..target import by_triton
+from ..target import by_triton, has_intel_processor
 from .model import small_work
-from .predictions import ALONE, GELU_ALONE, LONG_ROWS, LONG_ROWS_OF_VECTORS, SHORT_ROWS, VECTOR_TAIL
+from .predictions import (
+    ACROSS,
+    ALONE,
+    AS_FAST,
+    GELU_ALONE,
+    LONG_ROWS,
+    LONG_ROWS_OF_VECTORS,
+    ROUNDED,
+    SHORT_MAXIMA,
+    SHORT_ROWS,
+    SHORT_SUMS,
+    VECTOR_TAIL,
+)
 
 #: Elements of the widest vector.
 VECTOR = 16
-#: The operators whose kernels are as fast as ATen's, and those whose are not over numbers of one type.
-FASTER = frozenset[str]().union(*(row.operators for row in ALONE if row.dtype is None and row.least >= 1))
-SLOWER = {(name, row.dtype) for row in ALONE if row.dtype is not None and row.least < 1 for name in row.operators}
+#: The rows of operators by name and type; those of all other types by None.
+ROWS: Final = {(name, dtype): row for row in ALONE for name in row.operators for dtype in row.dtypes or (None,)}
 
 
 def leave_to_aten(
@@ -53,21 +65,35 @@ def leave_to_aten(
 def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
     """Whether the node's kernel is at least as fast as ATen's."""
     name = op_name(node)
-    results = (each for each in pytree.tree_leaves(meta_of(node)) if isinstance(each, torch.Tensor))
-    if any((name, each.dtype) in SLOWER for each in results):
-        return False
+    results = [each for each in pytree.tree_leaves(meta_of(node)) if isinstance(each, torch.Tensor)]
+    taken = (meta_of(each) for each in node.all_input_nodes)
+    x = next((each for each in taken if isinstance(each, torch.Tensor)), results[0])
+    along_rows = reduced(node, x) == (x.ndim - 1,)
+    length = hints(size_of(x.shape[-1])) if x.ndim else 1
+    if name in ACROSS and reduced(node, x) and (x.ndim - 1) not in reduced(node, x):
+        return name != "logsumexp.default" or x.dtype in COMPUTE_TYPE or x.dtype is torch.float32
     if name == "logsumexp.default":
-        x, dims = meta_of(node.all_input_nodes[0]), pytree.tree_leaves(node.args[1])
-        if len(dims) == 1 and dims[0] % max(x.ndim, 1) == x.ndim - 1:
-            return rows_are_long(name, x, hints)
+        return along_rows and rows_are_long(name, x, hints)
+    if name.startswith(("sum.", "mean.")) and along_rows and length <= SHORT_SUMS and x.dtype is not torch.float16:
+        return True
+    if name.startswith(("amax.", "amin.", "prod.")) and along_rows and length < SHORT_MAXIMA and x.dtype in COMPUTE_TYPE:
+        return False
+    if name == "_to_copy.default" and results[0].dtype in ROUNDED and x.dtype in (torch.float32, torch.float64):
+        return False
     if name in ("_softmax.default", "_log_softmax.default"):
-        x, dim = meta_of(node.args[0]), int(node.args[1])  # type: ignore[arg-type]  # a softmax's second argument is a dimension
-        if dim % max(x.ndim, 1) == x.ndim - 1:
+        if along_rows:
             first, end = SHORT_ROWS.get(x.dtype, (0, 0))
-            return first <= hints(size_of(x.shape[-1])) < end or rows_are_long(name, x, hints)
+            return first <= length < end or rows_are_long(name, x, hints)
     if name == "gelu.default":
         return GELU_ALONE[str(node.kwargs.get("approximate", "none"))].least >= 1
-    return name in FASTER
+    row = ROWS.get((name, x.dtype), ROWS.get((name, None)))
+    return row is not None and row.least >= AS_FAST and not (row.by_mkl and has_intel_processor())
+
+
+def reduced(node: torch.fx.Node, x: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions that the operator's second argument names, in order; none where it names none."""
+    dims = pytree.tree_leaves(node.args[1]) if len(node.args) > 1 else []
+    return tuple(sorted(dim % max(x.ndim, 1) for dim in dims)) if all(isinstance(dim, int) for dim in dims) else ()
 
 
 def rows_are_long(name: str, x: torch.Tensor, hints: Hints) -> bool:

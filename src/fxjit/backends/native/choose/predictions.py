@@ -26,22 +26,31 @@ class Ratio:
     most: float
     elements: tuple[int, ...] = (4096, 131072)
     threads: int = 1
-    #: None: all types but those that another row is about.
-    dtype: torch.dtype | None = None
+    #: Those of the first tensor that it takes; none: all but those that another row is about.
+    dtypes: tuple[torch.dtype, ...] = ()
+    #: ATen's are MKL's, which has its fast ways for processors of its maker: elsewhere they take as long as this says.
+    by_mkl: bool = False
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Operators that are not listed are ATen's: sums over columns, transposing copies, exp, tanh, erf, log and sqrt had 0.6 to 0.9.
+SINGLE, DOUBLE, HALVES = (torch.float32,), (torch.float64,), (torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+#: Rows that say so were measured on one thread of a Zen 5 with torch 2.13: over 32 x 32, 256 x 400 and, of float32 and
+#: bfloat16, 2500 x 4000 numbers; the least and the most are those of 256 x 400.
+SIZES = (1024, 102400, 10_000_000)
+
+#: Operators that are not listed are ATen's: maxima and products of floats, transposing copies, sums of float32 and of halves,
+#: but for those of short rows.
 ALONE = (
     Ratio(
         _names(
             """
             add.Tensor add.Scalar sub.Tensor mul.Tensor mul.Scalar div.Tensor relu.default sigmoid.default silu.default
             threshold_backward.default sigmoid_backward.default tanh_backward.default silu_backward.default
-            gelu_backward.default mean.dim sum.dim_IntList linalg_vector_norm.default embedding.default cat.default
+            gelu_backward.default linalg_vector_norm.default embedding.default cat.default
             _native_batch_norm_legit_functional.default _native_batch_norm_legit_no_training.default
             _native_batch_norm_legit.no_stats
             native_batch_norm_backward.default native_layer_norm.default native_layer_norm_backward.default
@@ -67,10 +76,82 @@ ALONE = (
     ),
     # Measured since those of float32 are calculated in float (codegen/elementary.py), over 32,768 to 1.5 million elements.
     Ratio(_names("softplus.default elu.default mish.default expm1.default log1p.default"), 1.3, 3.7, (32768, 1572864)),
-    Ratio(_names("softplus.default elu.default"), 0.85, 1.1, (32768, 1572864), dtype=torch.float64),
+    Ratio(_names("softplus.default elu.default"), 0.85, 1.1, (32768, 1572864), dtypes=DOUBLE),
     # Rows of float16 are converted in passes of their own (codegen/fp16.py), where ATen's loop does it in registers.
-    Ratio(_names("div.Tensor sum.dim_IntList cat.default"), 0.7, 1.0, dtype=torch.float16),
+    Ratio(_names("cat.default"), 0.7, 1.0, dtypes=(torch.float16,)),
+    # ATen makes no vectors of most of these: where results are booleans, where numbers are chosen, of halves.
+    Ratio(
+        _names(
+            """
+            isnan.default isinf.default logical_not.default eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor
+            eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar logical_and.default logical_or.default
+            logical_xor.default masked_fill.Scalar masked_fill.Tensor any.default any.dim any.dims all.default all.dim
+            all.dims trunc.default asinh.default acosh.default
+            """
+        ),
+        1.8,
+        38.0,
+        SIZES,
+    ),
+    Ratio(
+        _names(
+            """
+            rsqrt.default rsub.Scalar hardsigmoid.default sign.default floor.default ceil.default round.default hardtanh.default
+            leaky_relu.default maximum.default minimum.default clamp.default clamp_min.default clamp_max.default lerp.Scalar
+            addcmul.default addcdiv.default _to_copy.default index_select.default
+            """
+        ),
+        0.91,
+        5.8,
+        SIZES,
+    ),
+    Ratio(_names("_to_copy.default"), 1.0, 4.9, SIZES, dtypes=HALVES),
+    Ratio(
+        _names("hypot.default fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar"),
+        1.2,
+        2.8,
+        SIZES,
+        dtypes=SINGLE + HALVES,
+    ),
+    Ratio(_names("abs.default neg.default"), 1.1, 4.2, SIZES, dtypes=SINGLE + INTEGERS),
+    Ratio(_names("copysign.Tensor copysign.Scalar"), 1.1, 3.6, SIZES, dtypes=SINGLE + INTEGERS),
+    Ratio(_names("tan.default tanh.default cosh.default sqrt.default erfc.default"), 1.4, 2.3, SIZES, dtypes=HALVES),
+    Ratio(
+        _names(
+            """
+            exp.default log.default log2.default log10.default sqrt.default sin.default cos.default tan.default tanh.default
+            cosh.default asin.default acos.default atan.default erf.default erfc.default
+            """
+        ),
+        1.2,
+        5.6,
+        SIZES,
+        dtypes=(*SINGLE, *DOUBLE, *INTEGERS),
+        by_mkl=True,
+    ),
+    Ratio(_names("sigmoid.default silu.default"), 0.51, 0.56, SIZES, dtypes=DOUBLE),
+    # Of 262,144 numbers, along rows of 16 to 262,144 and other dimensions. Totals of float32 are in double, in eager in float.
+    Ratio(_names("sum.default sum.dim_IntList"), 0.5, 1.1, (262144,), dtypes=SINGLE + HALVES),
+    Ratio(_names("sum.default sum.dim_IntList"), 0.9, 4.3, (262144,)),
+    Ratio(_names("mean.default mean.dim"), 0.7, 1.1, (262144,), dtypes=SINGLE),
+    Ratio(_names("mean.default mean.dim"), 1.0, 3.0, (262144,)),
+    Ratio(_names("amax.default amin.default prod.default prod.dim_int"), 1.1, 7.0, (262144,), dtypes=HALVES),
+    Ratio(_names("amax.default amin.default prod.default prod.dim_int"), 0.92, 16.0, (262144,), dtypes=INTEGERS),
+    Ratio(_names("max.default min.default"), 1.2, 3.9, SIZES, dtypes=(*SINGLE, *DOUBLE, *INTEGERS, torch.bfloat16)),
 )
+#: From this on a kernel of an operator alone is taken: calls of ATen cost more than what is measured here, of some size.
+AS_FAST = 0.9
+#: Sums and means alone of rows up to this long are kernels in all types: of 4 and 16 numbers 1.2 to 3.9 times ATen's speed, but
+#: for float16's of 4. Of 64 numbers float32's have 0.7 and 0.8.
+SHORT_SUMS = 32
+#: Maxima and products of halves alone along rows are kernels from this length on: of 4 numbers 0.35 to 0.6 times ATen's speed.
+SHORT_MAXIMA = 16
+#: Alone these are kernels where they go along another dimension than the last: 2.1 to 9.8 times ATen's speed, which takes one
+#: number after the other, and along the last 1.0 to 1.1 (float16 0.2), where they are ATen's. The last is so for float32 and
+#: halves, along another dimension; along the last see LONG_ROWS.
+ACROSS = _names("cumsum.default cumprod.default logsumexp.default")
+#: Numbers of these types made of float32 or float64 are ATen's, which has instructions for it: 0.55 to 0.85.
+ROUNDED = HALVES
 
 #: gelu alone, by its approximation: with "none" ATen's is 0.85 to 1.5 times as fast as a kernel, over the same sizes.
 GELU_ALONE = {"none": Ratio(_names("gelu.default"), 0.7, 1.2, (32768, 1572864)),
@@ -86,9 +167,9 @@ LONG_ROWS = {
     ("_softmax.default", torch.float16): 16,
     ("_softmax.default", torch.bfloat16): 16,
     ("_log_softmax.default", torch.float64): 1,
-    ("_log_softmax.default", torch.float32): 128,
-    ("_log_softmax.default", torch.float16): 128,
-    ("_log_softmax.default", torch.bfloat16): 512,
+    ("_log_softmax.default", torch.float32): 256,
+    ("_log_softmax.default", torch.float16): 1000,
+    ("_log_softmax.default", torch.bfloat16): 1000,
     ("logsumexp.default", torch.float32): 16,
     ("logsumexp.default", torch.float16): 16,
     ("logsumexp.default", torch.bfloat16): 16,
@@ -99,7 +180,6 @@ LONG_ROWS = {
 VECTOR_TAIL = 8
 LONG_ROWS_OF_VECTORS = {
     ("_softmax.default", torch.float32): 16,
-    ("_log_softmax.default", torch.float16): 32,
 }
 
 #: Rows of a softmax alone, or of its logarithm, that are shorter than a vector of ATen's, which it calculates number by number:
@@ -107,7 +187,7 @@ LONG_ROWS_OF_VECTORS = {
 #: numbers on the half types 1.4 to 14 times; below 8 those are converted one by one, 0.6 to 2.3 times.
 SHORT_ROWS = {torch.float32: (1, 16), torch.bfloat16: (8, 32), torch.float16: (8, 32)}
 
-#: The least of a ratio in the rows above and below: of ATen's speed, that a kernel of any operator alone has.
+#: The least of a ratio in the rows above and below, but for few: of ATen's speed, that a kernel of any operator alone has.
 SLOWEST = 0.6
 #: Calls of an operator of ATen that some take besides their work: those of oneDNN, where torch has it (gelu of 256 numbers 8.4
 #: us, of 4096 10.5 where a kernel takes 2.8, of 65,536 36 and 35).

@@ -17,8 +17,8 @@ def should_keep(
     same numbers, which memory of a half type rounds. `broadcast`: a reader has more elements than there are, so that each would
     be computed again and again. `apart`: a reader is several kernels, some of which go along rows and some along columns.
     """
-    if loads == 0:
-        return False
+    if loads == 0:  # numbers of places, such as the frequencies of an embedding of positions
+        return work > CHEAP_BROADCAST and broadcast()
     if loads > MAX_LOADS or work > MAX_WORK:
         return True
     if readers > 1:

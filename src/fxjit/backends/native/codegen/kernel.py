@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,7 @@ from ..choose.model import grain
 from ..choose.predictions import COLUMNS_AT_ONCE, COLUMNS_MOST
 from ..hints import Hints
 from ..index import Size, Sizes, mul, prod
-from ..ir import Buffer, Gather, Load, compute_type
+from ..ir import Buffer, Compute, Gather, Load, Op, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
 from . import compensation, position_totals, tree_reduction
@@ -31,6 +31,8 @@ from .prelude import C_TYPES, MEMORY_TYPES
 BLOCK = 4096
 MAX_CHUNKS = 64
 SCRATCH_BYTES = 65536
+#: The operations that round as a store in memory of a type does.
+ROUNDING = {"round_to_half": torch.float16, "round_to_bfloat16": torch.bfloat16}
 #: The place of the loop over neighbouring columns, in groups that reduce over columns.
 COLUMN = "(lb + l)"
 
@@ -294,7 +296,7 @@ class Renderer:
 
     def body(self, member: Member, loops: list[str], inner: Loops, before: Loops, names: dict[str, str]) -> str:
         """One element of a member that does not reduce: computes it, files its name, stores it where it must be."""
-        compute, moved = member.compute, None
+        compute, moved = self.rounded_once(member.compute), None
         given = self.at_hand(member, names)
         if self.in_memory(compute.out.name) and compute.scan is None:
             moved = self.printer.copied(compute.expr, compute.out.dtype, loops, inner, before, given)
@@ -316,6 +318,14 @@ class Renderer:
         elif self.is_scratch(compute.out.name):
             inner.lines.append(Line(f"s_{compute.out.name}[{self.scratch_place(member)}] = {value};", [value]))
         return value
+
+    def rounded_once(self, compute: Compute) -> Compute:
+        """Without rounding before a store that rounds, unless the kernel reads the value again."""
+        rounds = isinstance(compute.expr, Op) and ROUNDING.get(compute.expr.name) is compute.out.dtype
+        if not rounds or compute.out.name in self.read_here or not self.in_memory(compute.out.name):
+            return compute
+        assert isinstance(compute.expr, Op)
+        return replace(compute, expr=compute.expr.args[0])
 
     def scanned(self, member: Member, value: str, scope: Loops) -> str:
         """The total with this element; never shared by name, since its text is the same in every iteration."""
@@ -556,7 +566,10 @@ class Renderer:
         """Whether the totals are made of whole vectors at the end of a short row (tree_reduction.py)."""
         totals = [(member.compute.reduction, self.acc_type(member)) for member in reducers]
         rows = len(members[0].inner) == 1 and all(member.compute.scan is None for member in members)
-        return rows and tree_reduction.is_applicable(members[0].inner[0], totals)
+        floats = all(ctype in ("float", "double") for _, ctype in totals) and not any(map(self.is_compensated, reducers))
+        bytes_read = any(load.memory_dtype.itemsize == 1 for member in members for load in member.compute.loads())
+        most = tree_reduction.MOST_OF_FLOATS if floats and not bytes_read else tree_reduction.MOST
+        return rows and tree_reduction.is_applicable(members[0].inner[0], totals, most)
 
     def row_at(self, member: Member, names: dict[str, str], rows: ConvertedRows | None) -> str | None:
         """Where the numbers that the member reduces lie one after the other: in memory, if the kernel does not write there, or
