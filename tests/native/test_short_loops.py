@@ -108,7 +108,7 @@ def test_numbers_are_rounded_once(sources, assert_kernels_same) -> None:
 
     def more(x):
         rounded = (x.float() * 3.3).bfloat16()
-        return rounded, rounded.float() - x.float(), (rounded * 3.3).sum(1), rounded.half()
+        return rounded, rounded.float() - x.float(), (rounded.float() * 3.3).sum(1), rounded.half()
 
     x = torch.randn(40, 100, dtype=torch.bfloat16)
     assert_kernels_same(f, x)
