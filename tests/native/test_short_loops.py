@@ -114,3 +114,15 @@ def test_numbers_are_rounded_once(sources, assert_kernels_same) -> None:
     assert_kernels_same(f, x)
     assert sources[0].count("fx_bfloat(") == 1
     assert_kernels_same(more, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_functions_of_rows_of_few_numbers(count: int, dtype: torch.dtype, sources, assert_kernels_same) -> None:
+    """They are calculated over many rows at once, in a loop of vectors of their own."""
+    def f(x):
+        angle = x.norm(dim=-1, keepdim=True)
+        return torch.cat([angle.cos(), x * angle.sin()], -1), torch.logsumexp(x * 2, -1)
+
+    assert_kernels_same(f, torch.randn(700, count).to(dtype))
+    assert not re.search(r"const float r_\d+ = [^;]*fx_(sin|cos|log)", sources[0])

@@ -43,6 +43,14 @@ from ..ir import (
 from ..ops import wants_vectors, work
 from ..target import by_triton
 
+#: A statement of at least so much work (`ops.work`), as functions take, joins no kernel over so many rows of so few numbers, of
+#: which it would be calculated one by one. 32,768 rows of 2 / 4 / 8 floats, one thread of a Zen 5, times eager's speed: the
+#: sine of a norm times the row 1.4 / 1.1 / 0.8 -> 3.7 / 3.0 / 1.8, logsumexp 0.6 / 1.1 / 1.2 -> 1.5 / 1.7 / 2.0, GELU of a sum
+#: 0.7 / 0.6 / 0.6 -> 2.8 / 2.3 / 1.5, log-softmax 1.4 / 2.3 / 4.7 -> 1.5 / 2.9 / 4.9; of bfloat16 the first 1.1 / 0.8 / 1.1 ->
+#: 5.2 / 4.6 / 3.1.
+FUNCTION: Final = 16
+FEW_NUMBERS: Final = 8
+MANY_ROWS: Final = 256
 #: Columns that a join leaves side by side, where a reduction has as many: of floats, four vectors of 512 bits.
 COLUMNS_LEAST: Final = 64
 
@@ -322,13 +330,19 @@ class Fuser:
 
     def as_row(self, group: Group, compute: Compute) -> Group | None:
         """A statement without loops of its own, run once an outer index of a reducing group."""
-        if compute.has_order or not group.reducing:
+        if compute.has_order or not group.reducing or self.leaves_vectors(group, compute):
             return None
         common = refine(group.outer, compute.size)
         if common is None:
             return None
         members = [redomain(m, common, m.inner) for m in group.members]
         return Group(common, [*members, redomain(Member(compute, ()), common, ())], group.column_reduction, group.split, True)
+
+    def leaves_vectors(self, group: Group, compute: Compute) -> bool:
+        """Whether a function of many rows would be calculated row by row, beside loops over a few numbers each."""
+        rows, longest = self.hints(prod(group.outer)), max(self.hints(prod(member.inner)) for member in group.members)
+        few = longest <= FEW_NUMBERS and rows >= MANY_ROWS
+        return few and not group.column_reduction and not by_triton(group.device) and work(compute.expr) >= FUNCTION
 
     def as_permuted(self, group: Group, compute: Compute) -> Group | None:
         """A statement that reads what the group reduced or scanned, with its loops in the group's order, not its memory's."""
@@ -587,8 +601,15 @@ def share_a_loop(a: Member, b: Member, column_reduction: bool) -> bool:
     )
 
 
+#: What combining takes in scans by a function, in the units of `ops.work`.
+SCAN_WORK: Final = {"logaddexp": 40}
+
+
 def group_work(group: Group, hints: Hints) -> int:
-    return sum(sum(map(work, member.compute.exprs)) * hints(prod(group.outer + member.inner)) for member in group.members)
+    def of_element(member: Member) -> int:
+        return sum(map(work, member.compute.exprs)) + SCAN_WORK.get(member.compute.scan or "", 0)
+
+    return sum(of_element(member) * hints(prod(group.outer + member.inner)) for member in group.members)
 
 
 def group_elements(group: Group, hints: Hints) -> int:
