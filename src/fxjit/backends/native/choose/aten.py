@@ -31,6 +31,7 @@ from .predictions import (
     SHORT_ROWS,
     SHORT_SUMS,
     VECTOR_TAIL,
+    WIDE_COLUMNS,
 )
 
 #: Elements of the widest vector.
@@ -76,6 +77,9 @@ def kernel_wins(node: torch.fx.Node, hints: Hints) -> bool:
         return along_rows and rows_are_long(name, x, hints)
     if name.startswith(("sum.", "mean.")) and along_rows and length <= SHORT_SUMS and x.dtype is not torch.float16:
         return True
+    if x.dtype in (torch.float32, torch.float64) and reduced(node, x) and (x.ndim - 1) not in reduced(node, x):
+        if length >= WIDE_COLUMNS.get(name.partition(".")[0], length + 1):
+            return True
     if name.startswith(("amax.", "amin.", "prod.")) and along_rows and length < SHORT_MAXIMA and x.dtype in COMPUTE_TYPE:
         return False
     if name == "_to_copy.default" and results[0].dtype in ROUNDED and x.dtype in (torch.float32, torch.float64):
