@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import fxjit
 from fxjit.backends.native import pipeline
+from fxjit.backends.native.choose import channels_last
 from fxjit.backends.native.ir import Extern
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
@@ -80,6 +81,34 @@ def test_pixelwise_convolutions_of_bfloat16_are_products_where_channels_are_last
             torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-2)
         is_product = layout is torch.channels_last or height * width <= 9
         assert is_product != any("convolution" in each for each in left), (layout, left)
+
+
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_one_number_may_stand_for_all_dimensions(dtype, monkeypatch):
+    """As ATen has it, which is given one padding for `padding="valid"`."""
+    monkeypatch.setattr(channels_last, "channels_last_work", lambda: 0)
+    fxjit.reset()
+    convolve = torch.ops.aten.convolution
+
+    def function(x, weight):
+        between = convolve(x, weight, None, [2], [1], [1], False, [0], 1).relu()
+        apart = F.conv2d(between, weight, stride=2, padding="valid").relu()
+        grown = convolve(apart, weight[:1].expand(16, 16, 3, 3), None, [1], [2], [2], True, [0], 1)
+        return convolve(grown, weight[:, :1], None, [1], [0], [1], False, [0], 16).relu()
+
+    leaves = [torch.randn(*sizes, dtype=dtype, requires_grad=True) for sizes in ((2, 16, 25, 21), (16, 16, 3, 3))]
+    found = []
+    for each in (function, fxjit.compile(function)):
+        y = each(*leaves)
+        found.append([y.detach(), *torch.autograd.grad(y.float().mean(), leaves)])
+        with torch.no_grad():
+            found[-1].append(each(*leaves))
+    for eager, ours in zip(*found, strict=True):
+        assert ours.stride() == eager.stride()
+        torch.testing.assert_close(ours, eager, rtol=0, atol=float(eager.abs().max()) * TOLERANCES[dtype])
 
 
 def test_a_pixelwise_convolution_of_parts_of_tensors():

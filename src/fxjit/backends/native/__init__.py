@@ -87,7 +87,9 @@ def own_joint_passes(joint: torch.fx.GraphModule) -> None:
     import torch
 
     from .choose.upcast import upcast_slow_calls
+    from .passes.convolution import write_out_ways
 
+    write_out_ways(joint.graph)
     upcast_slow_calls(joint.graph)
     joint_passes(joint)
     if joint.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):

@@ -40,7 +40,7 @@ from .lower import lower_graph
 from .lower.liveness import escaping, live_statements
 from .lower.table import Lowering
 from .passes.cleanup import PASSES
-from .passes.convolution import convolve_rows
+from .passes.convolution import convolve_rows, write_out_ways
 from .printer import schedule_text
 from .runtime import cc
 from .runtime.gpu import TritonLaunchers
@@ -72,7 +72,9 @@ def compile_graph(
 def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
     """The passes and stages by name, in order."""
     with timed("native.passes", name):
-        layouts = [upcast_slow_calls, convolve_rows, use_channels_last, convolve_volumes, use_channels_last_on_gpu]
+        layouts = [
+            write_out_ways, upcast_slow_calls, convolve_rows, use_channels_last, convolve_volumes, use_channels_last_on_gpu,
+        ]  # fmt: skip
         for run in (*(layouts if name == "inference" else []), *PASSES):
             run(gm.graph)
     with timed("native.lower", name):

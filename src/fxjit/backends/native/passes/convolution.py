@@ -32,6 +32,18 @@ TYPES = (torch.float32, torch.bfloat16)
 SHORT_SUM, LARGE_WEIGHT = 256, 16384
 
 
+def write_out_ways(graph: torch.fx.Graph) -> None:
+    """Strides, paddings and dilations as a number for each dimension, where one stands for all (`padding="valid"`): the first
+    pass, since all that look at convolutions count on it."""
+    for target, images in ((aten.convolution.default, 1), (aten.convolution_backward.default, 2)):
+        for node in graph.find_nodes(op="call_function", target=target):
+            value = value_of(node.args[images])
+            for at in (images + 2, images + 3, images + 4, images + 6):
+                way: Any = node.args[at] if at < len(node.args) else None
+                if isinstance(value, torch.Tensor) and isinstance(way, (list, tuple)) and len(way) == 1 < value.dim() - 2:
+                    node.update_arg(at, [*way] * (value.dim() - 2))
+
+
 def convolve_rows(graph: torch.fx.Graph) -> None:
     """`convolution` and `convolution_backward` of one dimension as those of images of one row, and what keeps the layout of
     images, but not of three dimensions."""
