@@ -48,6 +48,23 @@ class Plan(NamedTuple):
     name: str
 
 
+def layout_of_gradient(result: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides of the stand-in for the gradient of `result`, by which `backward` or a hook were traced."""
+    if result.layout is not torch.strided:
+        return None
+    return result.stride() if result.is_contiguous() else torch.empty_like(result, device="meta").stride()
+
+
+def with_layout(gradient: Any, strides: tuple[int, ...] | None) -> Any:
+    """The gradient that autograd came with, as it was traced: that of a sum is one number in many places."""
+    if strides is None or not isinstance(gradient, torch.Tensor) or gradient.layout is not torch.strided:
+        return gradient
+    if gradient.stride() == strides:
+        return gradient
+    copy = gradient.contiguous()
+    return copy if copy.stride() == strides else gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+
+
 class _Traced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, forward: Any, backward: Any, plan: Plan, read: Sequence[Any], *operands: Any) -> Any:
@@ -57,13 +74,14 @@ class _Traced(torch.autograd.Function):
         ctx.kept = [values[place] for place in plan.kept]
         ctx.mark_non_differentiable(*(made[place] for place in plan.fixed))
         ctx.traced, ctx.plan = backward, plan
+        ctx.layouts = [layout_of_gradient(each) for each in made[: plan.results]]
         return tuple(made[: plan.results])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved = ctx.saved_tensors if any(place >= 0 for place in ctx.plan.takes) else ()
         taken = [saved[place] if place >= 0 else ctx.kept[~place] for place in ctx.plan.takes]
-        made = ctx.traced(*taken, *gradients)
+        made = ctx.traced(*taken, *map(with_layout, gradients, ctx.layouts))
         return None, None, None, None, *(None if place < 0 else made[place] for place in ctx.plan.gradients)
 
 

@@ -166,6 +166,40 @@ def test_they_are_differentiated_twice_as_in_eager(program):
                                trained(program, twice=True))
 
 
+class LooksAtLayout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, settings):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return flat(gradient).view(3, 4) * 3, None
+
+
+def flat(gradient):
+    return (gradient if gradient.is_contiguous() else gradient.contiguous()).view(-1)
+
+
+def with_a_hook(x):
+    y = x * 2
+    y.register_hook(lambda gradient: flat(gradient).view(3, 4) * 3)
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [lambda x: LooksAtLayout.apply(x * 1, Settings()), with_a_hook])
+@pytest.mark.parametrize("loss", [torch.sum, torch.mean, lambda y: (y.t() * torch.arange(12.0).view(4, 3)).sum(),
+                                  lambda y: y[:, ::2].sum()])
+def test_gradients_of_any_layout(program, loss, backend):
+    compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+    gradients = []
+    for call in (program, compiled):
+        x = torch.ones(3, 4, requires_grad=True)
+        loss(call(x)).backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+
+
 def test_tensors_are_saved_as_often_as_in_eager():
     def saved(program):
         shapes = []

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fxjit import torch_private
+from fxjit.applied import layout_of_gradient, with_layout
 from fxjit.errors import BreakGraph, leave_trace
 from fxjit.frontend.callables.higher_order import trace_body
 from fxjit.frontend.tracer import Tracer
@@ -29,8 +30,10 @@ _NAME = "Tensor.register_hook"
 
 def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> None:
     """The target of the node: `hook` takes the gradient and the values it `read` of the program around it."""
+    strides = layout_of_gradient(tensor)
+
     def call(gradient: torch.Tensor) -> torch.Tensor | None:
-        results = hook(gradient, *read)
+        results = hook(with_layout(gradient, strides), *read)
         return results[0] if results else None
 
     if tensor.requires_grad:
