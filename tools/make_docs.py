@@ -280,7 +280,14 @@ DIFFERENCES = (
      "Python's (attributes, globals, variables, containers) which changes before the backward",
      "seen where the same function changes it: the graph breaks at the call that gave the hook or function away. So it does "
      "where a function under `checkpoint` changes such state itself, which eager code does twice. Where the caller changes it "
-     "between forward and backward, or what stands behind a graph break, the gradient is that of the state in forward"),
+     "between forward and backward, or what stands behind a graph break, the gradient is that of the state in forward "
+     "(torch.compile's too, of all four)"),
+    ("an `autograd.Function` whose `forward` or `backward` reads tensors that are no arguments, or numbers that vary, or is given "
+     "objects or functions",
+     "in the graph, as traced (which is torch.compile's way for every one). Where such a tensor is written to in place between "
+     "forward and backward, a compiled backward raises that it was modified; eager reads the new contents. A second derivative "
+     "through a parameter that it reads is there with backend `eager` alone. Gradients come laid out like the result, as they "
+     "were traced: `view` of one that eager has laid out otherwise does not raise"),
     ("a function under `checkpoint` that writes to tensors it did not make, as to the running statistics of batch norms",
      "writes once, in forward; eager's recomputation writes a second time. Where a tensor that it reads is written to "
      "behind it, backward raises that it was modified"),
