@@ -282,8 +282,8 @@ DIFFERENCES = (
      "where a function under `checkpoint` changes such state itself, which eager code does twice. Where the caller changes it "
      "between forward and backward, or what stands behind a graph break, the gradient is that of the state in forward "
      "(torch.compile's too, of all four)"),
-    ("an `autograd.Function` whose `forward` or `backward` reads tensors that are no arguments, or numbers that vary, or is given "
-     "objects or functions",
+    ("an `autograd.Function` whose `forward` or `backward` reads tensors that are no arguments, or numbers that vary, or is "
+     "given objects or functions",
      "in the graph, as traced (which is torch.compile's way for every one). Where such a tensor is written to in place between "
      "forward and backward, a compiled backward raises that it was modified; eager reads the new contents. A second derivative "
      "through a parameter that it reads is there with backend `eager` alone. Gradients come laid out like the result, as they "
