@@ -14,10 +14,12 @@ from ..schedule.collapse import collapse
 from ..schedule.fuse import Group, Member, permuted
 from ..schedule.per_column import per_column
 from ..schedule.short_loops import with_short_loops
+from ..schedule.transposes import with_block_loops
 from .cpp import Line, Loops, load_text, store_text
 from .kernel import Kernel, Renderer, indent, lines, loop, simd_of
 from .prelude import C_TYPES
 from .short_loops import ShortLoopRenderer
+from .transposes import BlockRenderer
 
 # What a thread takes at least of a row that threads share, and rows that are enough for them.
 PIECE = 64
@@ -35,6 +37,9 @@ def render(
     turned = with_short_loops(merged, hints)
     if turned is not None:
         return ShortLoopRenderer(turned[0], in_registers, hints, threads, turned[1]).kernel()
+    blocks = with_block_loops(merged, hints)
+    if blocks is not None:
+        return BlockRenderer(blocks, in_registers, hints, threads).kernel()
     merged, alone = per_column(merged)
     return Renderer(merged, in_registers | alone, hints, threads, fresh).kernel()
 
