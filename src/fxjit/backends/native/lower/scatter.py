@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from ..index import Size, Sizes, prod, sizes_of
-from ..ir import Buffer, Compute, Expr, Gather, Scatter, TensorExpr, drop_dims, expand, insert_dim
+from ..index import Size, Sizes, contiguous_strides, prod, sizes_of
+from ..ir import COMPUTE_TYPE, Buffer, Compute, Expr, Gather, Scatter, TensorExpr, drop_dims, expand, insert_dim
 from ..ops import cast, compare, const, op, where
 from ..target import by_triton
 from .indexing import as_index, over, places_of
@@ -68,7 +68,20 @@ def scattered(low: Lowering, node: torch.fx.Node, x: Any, dim: int, index: Any, 
         raise NoLowering("a store in one number")
     allowed(low, x.dtype, mode)
     value = element_of(low, value, x)
-    return along(low, low.memory_to_change(node, x.expr), dim % x.ndim, index.size, as_index(index), mode, value)
+    return summed(low, node, x, dim % x.ndim, index.size, as_index(index), mode, value)
+
+
+def summed(
+    low: Lowering, node: torch.fx.Node, x: TensorExpr, dim: int, size: Sizes, place: Expr, mode: str, value: Expr,
+    wrap: bool = False,
+) -> TensorExpr:  # fmt: skip
+    """`x` with the values combined in at the places: in its memory, if that may be. Sums of halves are gathered in float32 and
+    rounded once, as eager's are."""
+    if mode != "add" or x.dtype not in COMPUTE_TYPE or by_triton(low.device):
+        return along(low, low.memory_to_change(node, x.expr), dim, size, place, mode, value, wrap)
+    wide = low.new_buffer(x.size, contiguous_strides(x.size), COMPUTE_TYPE[x.dtype])
+    low.store_in(wide, x.expr, x.size, None)
+    return TensorExpr(x.size, x.dtype, along(low, wide, dim, size, place, mode, value, wrap).expr)
 
 
 def element_of(low: Lowering, value: Any, x: TensorExpr) -> Expr:
@@ -174,7 +187,7 @@ def by_one_index(
     allowed(low, x.dtype, mode)
     dim %= x.ndim
     place = over(as_index(index), (dim,), x.ndim)
-    return along(low, low.memory_to_change(node, x.expr), dim, source.size, place, mode, source.expr, wrap)
+    return summed(low, node, x, dim, source.size, place, mode, source.expr, wrap)
 
 
 # With indices for some dimensions together

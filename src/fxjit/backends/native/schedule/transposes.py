@@ -2,9 +2,10 @@
 
 A loop along what is written then steps from line to line through what is read; the next iteration of the loop around it reads
 their neighbours, which have left the cache where lines are many, or meet in the same places of it. `x * 2 + 1` and a
-transpose, one thread of a Zen 5, times eager's speed row by row and in blocks: 2 x 2304 x 96 floats 1.5 -> 4.4, 8 x 256 x 384 1.4 -> 4.6,
-512 x 512 0.5 -> 1.2, 1024 x 1024 0.3 -> 0.7; of bfloat16 1.5 -> 4.2, 2.0 -> 4.1, 0.6 -> 0.6, 0.5 -> 0.5; GELU before it, floats,
-1.5 -> 1.8, 1.5 -> 2.4, 0.5 -> 1.0, 0.3 -> 0.8. Rows of 4000 bytes are as fast as they are (1000 x 1000 1.4, in blocks 1.3).
+transpose, one thread of a Zen 5, times eager's speed row by row and in blocks: 2 x 2304 x 96 floats 1.5 -> 4.4, 8 x 256 x 384
+1.4 -> 4.6, 512 x 512 0.5 -> 1.2, 1024 x 1024 0.3 -> 0.7; of bfloat16 1.5 -> 4.2, 2.0 -> 4.1, 0.6 -> 0.6, 0.5 -> 0.5; GELU
+before it, floats, 1.5 -> 1.8, 1.5 -> 2.4, 0.5 -> 1.0, 0.3 -> 0.8. Rows of 4000 bytes are as fast as they are (1000 x 1000 1.4,
+in blocks 1.3).
 """
 
 from __future__ import annotations
