@@ -3,8 +3,9 @@
  * calculation for softmax", 2018). The derivative calculates the scores once more from the logarithms of their sums.
  *
  * Products are made by the loops of _gemm_kernels.h. Keys and values are packed into panels once for many queries, as float32, of
- * whatever type they are: so are all sums, and what is rounded to a half type is the result alone. The number of threads changes no
- * result. */
+ * whatever type they are: so are all sums, and what is rounded to a half type is the result alone. Where the processor multiplies
+ * pairs of bfloat16 (_pairs.c), those stay as they are, and shares are rounded before they meet the values, as ATen's. The number of
+ * threads changes no result. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -15,6 +16,7 @@
 #include "_attention.h"
 #include "_exponential.h"
 #include "_gemm_kernels.h"
+#include "_pairs.h"
 
 #ifdef FXJIT_HAS_WIDE
 
@@ -29,6 +31,9 @@ enum {
     EXTRA = LANES,        /* numbers between rows of scores, which would else lie in the same sets of the cache */
     WORK = 1 << 17,       /* multiplications for which a thread is called */
 };
+
+/* How numbers are packed: as floats of one of the three types, or as pairs. */
+enum { OF_PAIRS = OF_FLOAT16 + 1 };
 
 static int64_t
 whole(int64_t count, int64_t of)
@@ -142,18 +147,30 @@ take_rows_of(const void *from, int64_t row, int64_t count, int64_t width, float 
 WIDE static __attribute__((noinline)) void
 turned(const void *from, int64_t row, int64_t count, int64_t width, float *to, int kind)
 {
+    if (kind == OF_PAIRS) {
+        fxjit_pairs_turn(from, row, count, width, (uint32_t *)to);
+        return;
+    }
     OF_EACH_KIND(turn_rows, kind, from, row, count, width, to)
 }
 
 WIDE static __attribute__((noinline)) void
 copied(const void *from, int64_t row, int64_t count, int64_t width, float *to, int kind)
 {
+    if (kind == OF_PAIRS) {
+        fxjit_pairs_join(from, row, count, width, (uint32_t *)to);
+        return;
+    }
     OF_EACH_KIND(copy_rows, kind, from, row, count, width, to)
 }
 
 WIDE static __attribute__((noinline)) void
 taken(const void *from, int64_t row, int64_t count, int64_t width, float *to, int kind)
 {
+    if (kind == OF_PAIRS) {
+        fxjit_pairs_take(from, row, count, width, (uint32_t *)to);
+        return;
+    }
     OF_EACH_KIND(take_rows_of, kind, from, row, count, width, to)
 }
 
@@ -170,12 +187,31 @@ static const gemm_kernel_fn across_kernels[2][ROWS + 1] = {
     {OF_ALL_HEIGHTS(ACROSS_AT_HEIGHT, 2)},
 };
 
+/* Numbers of a row of 32 bits each that a row of so many is packed to. */
+static int64_t
+packed_width(int64_t width, int packing)
+{
+    return whole(packing == OF_PAIRS ? (width + 1) / 2 : width, LANES);
+}
+
+/* Steps that a product of so many terms takes. */
+static int64_t
+steps(int64_t terms, int packing)
+{
+    return packing == OF_PAIRS ? (terms + 1) / 2 : terms;
+}
+
 /* out (+)= a b: `rows` rows of a, which lie `a_line` apart, or with `across` are columns that lie so; b in panels of `b_rows` rows,
- * the first `depth` of which are taken; out has whole(columns, LANES) columns. */
+ * the first `depth` of which are taken; out has whole(columns, LANES) columns. Of pairs, `b_rows` and `depth` count terms. */
 static void
 multiply(const float *a, int64_t a_line, int across, const float *b, int64_t b_rows, int64_t rows, int64_t columns, int64_t depth,
-         float *out, int64_t line, int add)
+         float *out, int64_t line, int add, int packing)
 {
+    if (packing == OF_PAIRS) {
+        fxjit_pairs_multiply((const uint32_t *)a, a_line, across, (const uint32_t *)b, steps(b_rows, packing), rows, columns,
+                             steps(depth, packing), out, line, add);
+        return;
+    }
     const gemm_kernel_fn(*kernels)[ROWS + 1] = across ? across_kernels : direct_kernels;
     const int64_t groups = (rows + ROWS - 1) / ROWS;
     const lanes_t all = first_lanes(LANES);
@@ -331,6 +367,21 @@ seen_by(const attention_t *attention, const block_t *block, int64_t first, int64
     return attention->causal ? least(count, block->first + block->count - first) : count;
 }
 
+static int
+packing_of(const attention_t *attention)
+{
+    return attention->kind == OF_BFLOAT16 && attention->by_pairs ? OF_PAIRS : attention->kind;
+}
+
+/* A row of floats as pairs, in its place. */
+static void
+round_shares(float *shares, int64_t count, int packing)
+{
+    if (packing == OF_PAIRS) {
+        fxjit_pairs_round(shares, whole(count, LANES), shares);
+    }
+}
+
 /* One block of queries meets the packed block of keys. */
 WIDE static void
 meet(const attention_t *attention, const forward_room_t *room, const block_t *block, int64_t number, int64_t first, int64_t packed)
@@ -340,10 +391,11 @@ meet(const attention_t *attention, const forward_room_t *room, const block_t *bl
     const float factor = factor_of(attention);
     float *sums = room->sums + number * QUERIES * room->out_line;
     float *tops = room->tops + number * QUERIES, *totals = room->totals + number * QUERIES;
+    const int packing = packing_of(attention);
     taken((const char *)head_of(&attention->q, attention->kind, block->batch, block->head) +
               block->first * attention->q.row * (attention->kind == OF_FLOAT32 ? 4 : 2),
-          attention->q.row, rows, width, room->q, attention->kind);
-    multiply(room->q, whole(width, LANES), 0, room->keys, width, rows, count, width, room->scores, line, 0);
+          attention->q.row, rows, width, room->q, packing);
+    multiply(room->q, packed_width(width, packing), 0, room->keys, width, rows, count, width, room->scores, line, 0, packing);
     for (int64_t i = 0; i < rows; i++) {
         float *scores = room->scores + i * line;
         meeting_t at = {block->batch, block->head, block->first + i, first, count};
@@ -353,9 +405,11 @@ meet(const attention_t *attention, const forward_room_t *room, const block_t *bl
         if (top == -INFINITY) { /* nothing to look at yet: no share of anything, or of NaN */
             tops[i] = top;
             totals[i] = exponentials(scores, whole(count, LANES), factor, 0);
+            round_shares(scores, count, packing);
             continue;
         }
         float total = exponentials(scores, whole(count, LANES), factor, top);
+        round_shares(scores, count, packing);
         if (first != 0 && top != before) {
             float share = expf(before - top);
             total += totals[i] * share;
@@ -370,7 +424,7 @@ meet(const attention_t *attention, const forward_room_t *room, const block_t *bl
         tops[i] = top;
         totals[i] = total;
     }
-    multiply(room->scores, line, 0, room->values, packed, rows, width, count, sums, room->out_line, first != 0);
+    multiply(room->scores, line, 0, room->values, packed, rows, width, count, sums, room->out_line, first != 0, packing);
 }
 
 WIDE static void
@@ -404,8 +458,8 @@ meet_all(const attention_t *attention, const forward_room_t *room, int64_t begin
     seen = attention->causal ? least(attention->keys, seen) : attention->keys;
     for (int64_t first = 0; first < seen; first += KEYS) {
         int64_t count = least(KEYS, seen - first);
-        turned(keys + first * attention->k.row * size, attention->k.row, count, attention->width, room->keys, attention->kind);
-        copied(values + first * attention->v.row * size, attention->v.row, count, attention->width, room->values, attention->kind);
+        turned(keys + first * attention->k.row * size, attention->k.row, count, attention->width, room->keys, packing_of(attention));
+        copied(values + first * attention->v.row * size, attention->v.row, count, attention->width, room->values, packing_of(attention));
         for (int64_t number = begin; number < end; number++) {
             block_t block = block_of(attention, number, QUERIES);
             if (attention->causal && block.first + block.count <= first) {
@@ -447,7 +501,7 @@ typedef struct {
     float *q, *q_panels, *grad, *grad_panels;
     /* Of a block of keys: columns of panels, and rows of them; values as columns; their derivatives. */
     float *keys, *key_rows, *values, *d_keys, *d_values;
-    float *shares, *d_scores;
+    float *shares, *d_scores, *share_pairs, *d_score_pairs; /* the last two of rows, with pairs */
     /* Of all queries of a set: each one's gradient times its result, and derivatives. */
     float *deltas, *d_q;
     int64_t width, line;
@@ -466,10 +520,11 @@ backward_room(const attention_t *attention, float *room, int64_t *floats)
     const int64_t of_queries = QUERIES_BACK * width, of_keys = KEYS_BACK * width, of_scores = QUERIES_BACK * line;
     const int64_t queries = attention->queries * (attention->heads / attention->sets);
     const int64_t sizes[] = {of_queries, of_queries, of_queries, of_queries, of_keys, of_keys, of_keys, of_keys, of_keys,
-                             of_scores, of_scores, whole(queries, LANES), queries * width};
+                             of_scores, of_scores, of_scores / 2, of_scores / 2, whole(queries, LANES), queries * width};
     backward_room_t made = {.width = width, .line = line};
     float **const parts[] = {&made.q, &made.q_panels, &made.grad, &made.grad_panels, &made.keys, &made.key_rows, &made.values,
-                             &made.d_keys, &made.d_values, &made.shares, &made.d_scores, &made.deltas, &made.d_q};
+                             &made.d_keys, &made.d_values, &made.shares, &made.d_scores, &made.share_pairs,
+                             &made.d_score_pairs, &made.deltas, &made.d_q};
     *floats = 0;
     for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
         *parts[i] = room == NULL ? NULL : room + *floats;
@@ -527,27 +582,49 @@ derive_scores(const attention_t *attention, const backward_room_t *room, const b
     }
 }
 
+/* Shares and derivatives of scores as pairs: of neighbours in a column, and the latter in its place of those in a row. */
+static void
+pair_scores(const backward_room_t *room, int64_t rows, int64_t count)
+{
+    const int64_t all = whole(count, LANES);
+    for (int64_t i = 0; i < rows; i += 2) {
+        const float *shares = room->shares + i * room->line, *d_scores = room->d_scores + i * room->line;
+        const int64_t next = i + 1 < rows ? room->line : 0, to = i / 2 * room->line;
+        fxjit_pairs_of_rows(shares, next ? shares + next : NULL, all, (uint32_t *)room->share_pairs + to);
+        fxjit_pairs_of_rows(d_scores, next ? d_scores + next : NULL, all, (uint32_t *)room->d_score_pairs + to);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        fxjit_pairs_round(room->d_scores + i * room->line, all, room->d_scores + i * room->line);
+    }
+}
+
 /* A block of queries meets the packed block of keys: derivatives of both grow. */
 WIDE static void
 meet_back(const attention_backward_t *task, const backward_room_t *room, const block_t *block, int64_t head, int64_t first,
-          int64_t packed)
+          int64_t keys)
 {
     const attention_t *attention = &task->forward;
-    const int64_t count = seen_by(attention, block, first, packed);
+    const int packing = packing_of(attention);
+    const int64_t count = seen_by(attention, block, first, keys), packed = packed_width(attention->width, packing);
     const int64_t width = attention->width, rows = block->count, kind = attention->kind, size = kind == OF_FLOAT32 ? 4 : 2;
     const char *q = (char *)head_of(&attention->q, kind, block->batch, block->head) + block->first * attention->q.row * size;
     const char *grad = (char *)head_of(&task->d_out, kind, block->batch, block->head) + block->first * task->d_out.row * size;
-    taken(q, attention->q.row, rows, width, room->q, kind);
-    copied(q, attention->q.row, rows, width, room->q_panels, kind);
-    taken(grad, task->d_out.row, rows, width, room->grad, kind);
-    copied(grad, task->d_out.row, rows, width, room->grad_panels, kind);
-    multiply(room->q, whole(width, LANES), 0, room->keys, width, rows, count, width, room->shares, room->line, 0);
-    multiply(room->grad, whole(width, LANES), 0, room->values, width, rows, count, width, room->d_scores, room->line, 0);
+    taken(q, attention->q.row, rows, width, room->q, packing);
+    copied(q, attention->q.row, rows, width, room->q_panels, packing);
+    taken(grad, task->d_out.row, rows, width, room->grad, packing);
+    copied(grad, task->d_out.row, rows, width, room->grad_panels, packing);
+    multiply(room->q, packed, 0, room->keys, width, rows, count, width, room->shares, room->line, 0, packing);
+    multiply(room->grad, packed, 0, room->values, width, rows, count, width, room->d_scores, room->line, 0, packing);
     derive_scores(attention, room, block, room->deltas + head * attention->queries, first, count);
-    multiply(room->shares, room->line, 1, room->grad_panels, rows, count, width, rows, room->d_values, room->width, 1);
-    multiply(room->d_scores, room->line, 1, room->q_panels, rows, count, width, rows, room->d_keys, room->width, 1);
+    if (packing == OF_PAIRS) {
+        pair_scores(room, rows, count);
+    }
+    const float *shares = packing == OF_PAIRS ? room->share_pairs : room->shares;
+    const float *d_scores = packing == OF_PAIRS ? room->d_score_pairs : room->d_scores;
+    multiply(shares, room->line, 1, room->grad_panels, rows, count, width, rows, room->d_values, room->width, 1, packing);
+    multiply(d_scores, room->line, 1, room->q_panels, rows, count, width, rows, room->d_keys, room->width, 1, packing);
     float *d_q = room->d_q + (head * attention->queries + block->first) * room->width;
-    multiply(room->d_scores, room->line, 0, room->key_rows, packed, rows, width, count, d_q, room->width, first != 0);
+    multiply(room->d_scores, room->line, 0, room->key_rows, keys, rows, width, count, d_q, room->width, first != 0, packing);
 }
 
 /* All that looks at one set of keys. */
@@ -568,9 +645,9 @@ derive_set(const attention_backward_t *task, const backward_room_t *room, int64_
         const int64_t count = least(KEYS_BACK, attention->keys - first);
         memset(room->d_keys, 0, (size_t)(count * room->width) * sizeof(float));
         memset(room->d_values, 0, (size_t)(count * room->width) * sizeof(float));
-        turned(keys + first * attention->k.row * size, attention->k.row, count, width, room->keys, kind);
-        copied(keys + first * attention->k.row * size, attention->k.row, count, width, room->key_rows, kind);
-        turned(values + first * attention->v.row * size, attention->v.row, count, width, room->values, kind);
+        turned(keys + first * attention->k.row * size, attention->k.row, count, width, room->keys, packing_of(attention));
+        copied(keys + first * attention->k.row * size, attention->k.row, count, width, room->key_rows, packing_of(attention));
+        turned(values + first * attention->v.row * size, attention->v.row, count, width, room->values, packing_of(attention));
         for (int64_t number = 0; number < group * blocks; number++) {
             block_t block = block_of(attention, ((batch * attention->heads) + set * group) * blocks + number, QUERIES_BACK);
             if (attention->causal && block.first + block.count <= first) {

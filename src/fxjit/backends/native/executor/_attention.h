@@ -19,6 +19,7 @@ typedef struct {
     int64_t batch, heads, sets, queries, keys, width;
     int kind, mask_kind; /* of the numbers, and of the mask's, which has as many dimensions where there is one */
     int causal;          /* query i sees keys up to i */
+    int by_pairs;        /* bfloat16 is multiplied as such (_pairs.h) */
     float scale;
     heads_t q, k, v, out, mask;
     int64_t mask_column; /* 0 or 1 */

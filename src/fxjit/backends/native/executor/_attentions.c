@@ -6,6 +6,7 @@
 #include "../../../_tensor.h"
 #include "_attention.h"
 #include "_gemm.h"
+#include "_pairs.h"
 #include "_program.h"
 
 /* What a derivative's memory may be: it has the gradients of a set's queries as floats. */
@@ -98,6 +99,7 @@ take_attention(PyObject *const *args, PyObject *const *last, attention_t *attent
     attention->kind = (int)PyLong_AsLong(last[0]);
     attention->mask_kind = (int)PyLong_AsLong(last[1]);
     attention->causal = PyObject_IsTrue(last[2]);
+    attention->by_pairs = fxjit_pairs_run();
     attention->scale = (float)PyFloat_AsDouble(last[3]);
     if (PyErr_Occurred()) {
         return -1;
