@@ -22,6 +22,7 @@ from fxjit.backends.aot.runtime.call_plan import CallPlan
 from ..compiled import CompiledGraph
 from ..executor.convolutions import convolution_of
 from ..hints import Hints
+from ..index import prod, sizes_of
 from ..ir import Extern
 from ..lower.blas import product_of
 from ..lower.table import Lowering, op_name
@@ -31,6 +32,7 @@ from .machine import used
 from .model import microseconds, pass_over
 from .predictions import (
     ARGUMENT,
+    ATTENTION_PRODUCT,
     CALL,
     COMPLEX,
     FUNCTIONAL,
@@ -44,6 +46,7 @@ from .predictions import (
 )
 from .probe import present
 
+aten = torch.ops.aten
 _PRODUCTS = frozenset({torch._C._nn.linear, torch.matmul, torch.mm, torch.bmm, torch.addmm, operator.matmul})
 
 
@@ -56,7 +59,8 @@ def overhead(steps: Sequence[Step], low: Lowering, hints: Hints) -> float:
             if less is not None or product_of(step.node, low) is not None:
                 total += microseconds(LAUNCH) - (less or 0.0)
             else:
-                total += microseconds(CALL + ARGUMENT * len(step.node.args)) - _less_by_recurrent(step.node, hints)
+                total += microseconds(CALL + ARGUMENT * len(step.node.args))
+                total -= _less_by_recurrent(step.node, hints) + _less_by_attention(step.node, hints)
         elif isinstance(step, Group):
             total += microseconds(LAUNCH) - _passes_over_memory_less(step) * pass_over(group_elements(step, hints))
     return total
@@ -85,6 +89,18 @@ def _less_by_recurrent(node: torch.fx.Node, hints: Hints) -> float:
     size = x.shape[1 if call.batch_first else 0] if batch_sizes is None else batch_sizes.shape[0]
     steps = size if isinstance(size, int) else hints(size.node.expr)
     return RECURRENT_STEP[call.kind] * steps * call.layers * (2 if call.both_ways else 1)
+
+
+def _less_by_attention(node: torch.fx.Node, hints: Hints) -> float:
+    """What attention, or its derivative, saves where it is ours."""
+    back = node.target is aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    if not back and node.target is not aten._scaled_dot_product_flash_attention_for_cpu.default:
+        return 0.0
+    query, key = (each.meta["val"] for each in node.args[back:back + 2] if isinstance(each, torch.fx.Node))
+    if not config.cpp.own_attention or not _C.program_can("attention") or query.dtype is torch.float64:
+        return 0.0
+    products = hints(prod((*sizes_of(query.shape), *sizes_of(key.shape[2:3]))))
+    return products * (2.5 if back else 1.0) * ATTENTION_PRODUCT
 
 
 def _passes_over_memory_less(group: Group) -> int:

@@ -193,6 +193,47 @@ fxjit_pairs_of_rows(const float *first, const float *second, int64_t count, uint
     }
 }
 
+PAIRS void
+fxjit_pairs_finish(const float *sums, int64_t sums_line, const uint16_t *bias, int64_t rows, int64_t columns, uint16_t *out,
+                   int64_t line)
+{
+    for (int64_t i = 0; i < rows; i++, sums += sums_line, out += line) {
+        for (int64_t j = 0; j < columns; j += LANES) {
+            const __mmask16 there = first_lanes(columns - j);
+            __m512 x = _mm512_loadu_ps(sums + j);
+            if (bias != NULL) {
+                __m512i more = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, bias + j));
+                x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(more, 16)));
+            }
+            _mm256_mask_storeu_epi16(out + j, there, (__m256i)_mm512_cvtneps_pbh(x));
+        }
+    }
+}
+
+PAIRS void
+fxjit_pairs_finish_turned(const float *sums, int64_t sums_line, const uint16_t *bias, int64_t rows, int64_t columns, uint16_t *out,
+                          int64_t line)
+{
+    for (int64_t row = 0; row < rows; row += LANES) {
+        const __mmask16 there = first_lanes(rows - row);
+        __m512 more = _mm512_setzero_ps();
+        if (bias != NULL) {
+            __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, bias + row));
+            more = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+        }
+        for (int64_t column = 0; column < columns; column += LANES) {
+            __m512 r[LANES];
+            UNROLLED for (int64_t i = 0; i < LANES; i++) {
+                r[i] = row + i < rows ? _mm512_loadu_ps(sums + (row + i) * sums_line + column) : _mm512_setzero_ps();
+            }
+            turn(r);
+            for (int64_t i = 0; i < least(LANES, columns - column); i++) {
+                _mm256_mask_storeu_epi16(out + (column + i) * line + row, there, (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(r[i], more)));
+            }
+        }
+    }
+}
+
 #else /* another processor, or a compiler that does not know them */
 
 int
@@ -236,6 +277,20 @@ fxjit_pairs_round(const float *from, int64_t count, void *to)
 
 void
 fxjit_pairs_of_rows(const float *first, const float *second, int64_t count, uint32_t *to)
+{
+    NOT_HERE;
+}
+
+void
+fxjit_pairs_finish(const float *sums, int64_t sums_line, const uint16_t *bias, int64_t rows, int64_t columns, uint16_t *out,
+                   int64_t line)
+{
+    NOT_HERE;
+}
+
+void
+fxjit_pairs_finish_turned(const float *sums, int64_t sums_line, const uint16_t *bias, int64_t rows, int64_t columns, uint16_t *out,
+                          int64_t line)
 {
     NOT_HERE;
 }

@@ -31,4 +31,23 @@ void fxjit_pairs_round(const float *from, int64_t count, void *to);
 /* Two rows of floats as pairs of neighbours in a column; the second may be NULL, for zeros. */
 void fxjit_pairs_of_rows(const float *first, const float *second, int64_t count, uint32_t *to);
 
+/* Rounds `rows` rows of sums to bfloat16, a bias added to each before, if there is one. */
+void fxjit_pairs_finish(const float *sums, int64_t sums_line, const uint16_t *bias, int64_t rows, int64_t columns, uint16_t *out,
+                        int64_t line);
+
+/* The same of sums whose rows are the result's columns: `rows` of them, a bias for each. */
+void fxjit_pairs_finish_turned(const float *sums, int64_t sums_line, const uint16_t *bias, int64_t rows, int64_t columns,
+                               uint16_t *out, int64_t line);
+
+/* out[m, n] = a[m, k] b[k, n] (+ bias[n], or NULL): rows of a and out are contiguous, and columns of b, or with `by_rows` its rows;
+ * they are as far apart as their lines say. On the threads that OpenMP gives; 0, or -1 where there is no memory. Without the GIL. */
+typedef struct {
+    int64_t m, n, k, a_line, b_line, line;
+    int by_rows;
+    const uint16_t *a, *b, *bias;
+    uint16_t *out;
+} pairs_product_t;
+
+int fxjit_pairs_product(const pairs_product_t *product);
+
 #endif

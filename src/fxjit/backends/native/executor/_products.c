@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../../_tensor.h"
 #include "_gemm_tiles.h"
+#include "_pairs.h"
 #include "_products.h"
 #include "_program.h"
 #include "_turns.h"
@@ -109,6 +111,59 @@ fxjit_blas_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 }
 
 /* -- for Python: runtime/own_products.py -----------------------------------------------------------------------------*/
+
+/* A plain tensor of so many dimensions, the last of which is contiguous: its memory, or NULL with an exception. */
+static uint16_t *
+matrix_of(PyObject *tensor, int64_t dims, int64_t **sizes, int64_t **strides)
+{
+    int64_t dim;
+    void *data = NULL, *handle = fxjit_tensor_is_plain(tensor) ? fxjit_tensor_handle(tensor) : NULL;
+    if (handle == NULL || fxjit_shim.get_dim(handle, &dim) || dim != dims || fxjit_shim.get_sizes(handle, sizes) ||
+        fxjit_shim.get_strides(handle, strides) || (*strides)[dims - 1] != 1 || fxjit_shim.get_data_ptr(handle, &data)) {
+        PyErr_SetString(PyExc_TypeError, "multiply_pairs() takes plain tensors of bfloat16 whose rows are contiguous");
+        return NULL;
+    }
+    return data;
+}
+
+PyObject *
+fxjit_multiply_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    pairs_product_t product = {0};
+    int64_t *rows, *columns, *results, *more, *row_strides, *column_strides, *result_strides, *strides;
+    if (count != 4) {
+        return PyErr_Format(PyExc_TypeError, "multiply_pairs() takes 4 arguments, not %zd", count);
+    }
+    if (!fxjit_pairs_run()) {
+        PyErr_SetString(PyExc_RuntimeError, "this processor multiplies no pairs of bfloat16");
+        return NULL;
+    }
+    product.a = matrix_of(args[0], 2, &rows, &row_strides);
+    product.b = product.a == NULL ? NULL : matrix_of(args[1], 2, &columns, &column_strides);
+    product.out = product.b == NULL ? NULL : matrix_of(args[3], 2, &results, &result_strides);
+    product.bias = product.out == NULL || args[2] == Py_None ? NULL : matrix_of(args[2], 1, &more, &strides);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    product.m = rows[0];
+    product.k = rows[1];
+    product.n = columns[0];
+    product.a_line = row_strides[0];
+    product.b_line = column_strides[0];
+    product.line = result_strides[0];
+    if (columns[1] != product.k || results[0] != product.m || results[1] != product.n || (product.bias != NULL && more[0] != product.n)) {
+        PyErr_SetString(PyExc_ValueError, "multiply_pairs(): the sizes do not fit");
+        return NULL;
+    }
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = fxjit_pairs_product(&product);
+    Py_END_ALLOW_THREADS
+    if (done < 0) {
+        return PyErr_NoMemory();
+    }
+    Py_RETURN_NONE;
+}
 
 PyObject *
 fxjit_product_class(PyObject *Py_UNUSED(module), PyObject *args)

@@ -21,6 +21,7 @@
 #include "_attention.h"
 #include "_convolution.h"
 #include "_gemm_tiles.h"
+#include "_pairs.h"
 #include "_program.h"
 #include "_ranges.h"
 #include "_recurrent.h"
@@ -510,7 +511,7 @@ PyDoc_STRVAR(want_large_pages_doc,
 PyDoc_STRVAR(program_can_doc,
 "program_can(name) -> bool\n\nWhether programs can be run at all ('run'), multiply matrices ('gemm'), or batches of them ('bmm'), "
 "and convolve images ('convolve') or take recurrent layers ('recurrent'), attention ('attention') and\n"
-"products of few rows of bfloat16 ('few rows') by our own kernels.");
+"products of few rows of bfloat16 ('few rows'), or of pairs of its numbers ('pairs'), by our own kernels.");
 
 static PyObject *
 program_can(PyObject *Py_UNUSED(module), PyObject *name)
@@ -524,6 +525,9 @@ program_can(PyObject *Py_UNUSED(module), PyObject *name)
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "few rows") == 0) {
         can = fxjit_few_bfloat16_runs();
+    }
+    else if (can && PyUnicode_CompareWithASCIIString(name, "pairs") == 0) {
+        can = fxjit_pairs_run();
     }
     else if (can && PyUnicode_CompareWithASCIIString(name, "tiles") == 0) {
         can = fxjit_tiles_run();
@@ -549,6 +553,10 @@ PyDoc_STRVAR(vector_bits_doc,
 
 PyDoc_STRVAR(set_vector_bits_doc,
 "set_vector_bits(bits, /) -> None\n\nTakes kernels for vectors of so many bits from now on. ValueError where this processor has none.");
+
+PyDoc_STRVAR(multiply_pairs_doc,
+"multiply_pairs(rows, columns, bias, out, /) -> None\n\nMatrices of bfloat16 multiplied by our own kernel of pairs: out = rows columns^T "
+"(+ bias, or None), of plain tensors whose rows are contiguous. RuntimeError where the processor has no AVX512-BF16.");
 
 PyDoc_STRVAR(product_class_doc,
 "product_class(m, n, k, a_turned, b_turned, /) -> int\n\nThe class of a product of float32 matrices that one library multiplies; -1 "
@@ -617,6 +625,7 @@ static PyMethodDef functions[] = {
     {"vector_bits", fxjit_vector_bits, METH_NOARGS, vector_bits_doc},
     {"set_vector_bits", fxjit_set_vector_bits, METH_O, set_vector_bits_doc},
     {"product_class", fxjit_product_class, METH_VARARGS, product_class_doc},
+    {"multiply_pairs", (PyCFunction)(void (*)(void))fxjit_multiply_pairs, METH_FASTCALL, multiply_pairs_doc},
     {"set_product_library", fxjit_set_product_library, METH_VARARGS, set_product_library_doc},
     {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},
     {"time_convolution", fxjit_time_convolution, METH_VARARGS, time_convolution_doc},

@@ -7,6 +7,7 @@
 
 #include "../runtime/_cuda.h"
 #include "_bfloat16.h"
+#include "_pairs.h"
 #include "_program.h"
 
 /* Kernels of more tensors, and calls of more values, take their arrays from the heap. */
@@ -397,8 +398,8 @@ fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o)
 
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
 
-/* The types of products, of their results as well; EIGHTHS: of halves by integers of eight bits. */
-enum { FLOATS, DOUBLES, HALVES, EIGHTHS };
+/* The types of products, of their results as well; EIGHTHS: of halves by integers of eight bits; PAIRS: more rows of halves. */
+enum { FLOATS, DOUBLES, HALVES, EIGHTHS, PAIRS };
 
 /* By our kernel for few rows of bfloat16, with the numbers of fxjit_step_gemm. */
 static int
@@ -416,6 +417,35 @@ multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int narr
     fxjit_note_weight_read(product.b, ((product.n - 1) * product.b_line + product.k) * (int64_t)(narrow ? 1 : sizeof(uint16_t)));
     PyThreadState *state = unlocked ? PyEval_SaveThread() : NULL;
     int done = fxjit_few_bfloat16(&product);
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
+    if (done < 0) {
+        PyErr_NoMemory();
+    }
+    return done;
+}
+
+/* More rows of bfloat16, by pairs, with the same numbers. */
+static int
+multiply_pairs(const int64_t *s, void *out, void *a, void *b, void *bias, int unlocked)
+{
+    const int by_rows = s[6] != 1;
+    const pairs_product_t product = {
+        .m = s[0], .n = s[1], .k = s[2], .a = (uint16_t *)a + s[5], .b = (uint16_t *)b + s[8], .out = (uint16_t *)out + s[11],
+        .bias = bias == NULL ? NULL : (uint16_t *)bias + s[13], .a_line = s[3], .b_line = by_rows ? s[6] : s[7], .line = s[9],
+        .by_rows = by_rows,
+    };
+    if (!fxjit_pairs_run()) {
+        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX512-BF16");
+        return -1;
+    }
+    if (product.m <= FXJIT_SHORT_ROWS) {
+        int64_t lines = by_rows ? product.k : product.n, length = by_rows ? product.n : product.k;
+        fxjit_note_weight_read(product.b, ((lines - 1) * product.b_line + length) * (int64_t)sizeof(uint16_t));
+    }
+    PyThreadState *state = unlocked ? PyEval_SaveThread() : NULL;
+    int done = fxjit_pairs_product(&product);
     if (state != NULL) {
         PyEval_RestoreThread(state);
     }
@@ -444,6 +474,9 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     }
     if (o->type == HALVES || o->type == EIGHTHS) {
         return multiply_few(s, out, a, b, bias, o->type == EIGHTHS, (int)o->unlocked);
+    }
+    if (o->type == PAIRS) {
+        return multiply_pairs(s, out, a, b, bias, (int)o->unlocked);
     }
     char *to = (char *)out + s[11] * item;
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;

@@ -24,10 +24,11 @@ from ..codegen.launch import Launch
 from ..hints import Hints
 from ..index import Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
-from ..lower.blas import Product, blas_is_atens, origin, product_of, product_of_few_rows
+from ..lower.blas import Product, blas_is_atens, origin, product_by_pairs, product_of, product_of_few_rows
 from ..lower.grouped import GroupedProduct, grouped_product_of
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.own_convolutions import is_preferred
+from ..runtime.own_products import pairs_are_faster
 from ..runtime.own_products import Shape
 from ..schedule.fuse import group_work
 from ..schedule.product_tiles import TiledProduct
@@ -55,7 +56,9 @@ from .repeats import OUT_OF_RANGE, repeated
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
 #: The types of GEMM, by its number for them.
+#: Products that the executor multiplies by itself, by the number of their type, and of those of more rows of bfloat16.
 PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
+BY_PAIRS = len(PRODUCT_TYPES)
 #: The devices whose memory programs allocate and look at by torch's shim.
 DEVICES = ("cpu", "cuda")
 
@@ -257,7 +260,11 @@ class _Planner:
         node = step.node
         product = product_of(node, self.low) or product_of_few_rows(node, self.low, self.low.weights.get(node))
         if product is not None:
-            self.multiply(node, product)
+            self.multiply(node, product, PRODUCT_TYPES.index(meta_of(self.low.weights.get(node, node)).dtype))
+            return
+        product = product_by_pairs(node, self.low)
+        if product is not None and pairs_are_faster(*(self.hints(size) for size in (product.m, product.n, product.k))):
+            self.multiply(node, product, BY_PAIRS)
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
@@ -358,7 +365,7 @@ class _Planner:
 
     # Matrix products
 
-    def multiply(self, node: torch.fx.Node, product: Product) -> None:
+    def multiply(self, node: torch.fx.Node, product: Product, kind: int) -> None:
         name = self.low.storage[node]
         self.names[node] = name
         self.allocate(self.low.buffers[name])
@@ -367,11 +374,10 @@ class _Planner:
         numbers = [product.m, product.n, product.k, a.row, a.column, a.offset, b.row, b.column, b.offset, product.n, 1, 0,
                    *((0, 0) if bias is None else (bias.column, bias.offset))]
         unlocked = int(self.hints(prod((product.m, product.n, product.k))) > LONG_PRODUCT)
-        dtype = meta_of(self.low.weights.get(node, node)).dtype
-        if dtype is torch.float32:
+        if PRODUCT_TYPES[kind:kind + 1] == (torch.float32,):
             self.note_product(product)
         self.add("GEMM", into=Variable(name), a=given[0], b=given[1], bias=-1 if bias is None else given[2],
-                 type=PRODUCT_TYPES.index(dtype), unlocked=unlocked, sizes=Numbers(sizes_of(numbers)))
+                 type=kind, unlocked=unlocked, sizes=Numbers(sizes_of(numbers)))
 
     def note_product(self, product: Product | None, rows: Size | None = None) -> None:
         """`rows`: of a block, where it is multiplied by blocks."""

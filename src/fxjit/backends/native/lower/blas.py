@@ -59,6 +59,14 @@ def product_of_few_rows(node: torch.fx.Node, low: Lowering, weight: torch.fx.Nod
     return found if rows_are and found.m <= FEW_ROWS and found.k >= LEAST_TERMS else None
 
 
+def product_by_pairs(node: torch.fx.Node, low: Lowering) -> Product | None:
+    """A product of bfloat16 that our own kernel could make of pairs of numbers (executor/_pairs_product.c)."""
+    found = product_of(node, low, (torch.bfloat16,)) if config.cpp.own_products and _C.program_can("pairs") else None
+    if found is None or not equal(found.a.column, 1) or not (equal(found.b.row, 1) or equal(found.b.column, 1)):
+        return None
+    return found
+
+
 def has_kernel_for_few_rows(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether a product of matrices of these sizes and strides is one of those, wherever its operands lie."""
     if not config.cpp.own_products or not _C.program_can("few rows") or a.dtype is not torch.bfloat16 or a.dim() != 2:

@@ -1,4 +1,4 @@
-"""What multiplies matrices of float32: the BLAS that ATen calls, or our own kernels where they are faster: measured, and kept.
+"""What multiplies matrices of float32 and bfloat16: ATen's libraries, or our own kernels where those are faster: measured, kept.
 
 Products are told apart by classes (_products.c): roughly how many rows, columns and terms, and which operands are transposed. A
 class is measured when the first program with such a product is built, on matrices of its size up to `MOST` in each direction: a
@@ -12,9 +12,12 @@ import enum
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 from fxjit import _C, config
 
-from .measured import nanoseconds
+from .measured import in_turns, may_decide, nanoseconds
 
 #: Rows, columns and terms of a product, and whether its first and its second operand are transposed.
 Shape: TypeAlias = tuple[int, int, int, bool, bool]
@@ -74,3 +77,32 @@ def _compared(shape: Shape, number: int) -> Library:
     if shortest >= blas * SLOWER_IN_CACHE if from_memory else shortest * MARGIN >= blas:
         return Library.BLAS
     return Library(1 + own.index(shortest))
+
+
+# Products of bfloat16
+
+#: Sizes up to which these are measured: rows, columns and terms. Packing shows in fewer.
+MOST_OF_PAIRS: Final = (512, 1024, 1024)
+#: Multiplications below which a product is ATen's without a measurement.
+LEAST_OF_PAIRS: Final = 1 << 16
+_pairs: dict[tuple[int, ...], bool] = {}
+
+
+def pairs_are_faster(m: int, n: int, k: int) -> bool:
+    """Whether our kernel of pairs is faster than oneDNN at such a product: of sizes that are powers of two, the next ones."""
+    if not may_decide() or m * n * k < LEAST_OF_PAIRS:
+        return False
+    sizes = tuple(min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_PAIRS, strict=True))
+    if sizes not in _pairs:
+        aten, own = nanoseconds(
+            ("pairs", KERNELS, sizes), lambda: _compare_pairs(*sizes), "products of bfloat16 compared",
+            lambda found: f"products of bfloat16 like {sizes}: {found[0] / 1e3:.1f} us by oneDNN, by pairs {found[1] / 1e3:.1f} us")
+        _pairs[sizes] = own * MARGIN < aten
+    return _pairs[sizes]
+
+
+def _compare_pairs(m: int, n: int, k: int) -> list[int]:
+    with _disable_current_modes(), torch.no_grad():
+        rows, weight, bias = (torch.ones(sizes, dtype=torch.bfloat16) for sizes in ((m, k), (n, k), (n,)))
+        out, columns = torch.empty(m, n, dtype=torch.bfloat16), weight.t()
+        return in_turns(lambda: torch.addmm(bias, rows, columns), lambda: _C.multiply_pairs(rows, weight, bias, out))
