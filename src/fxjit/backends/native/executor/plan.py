@@ -28,8 +28,7 @@ from ..lower.blas import Product, blas_is_atens, origin, product_by_pairs, produ
 from ..lower.grouped import GroupedProduct, grouped_product_of
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.own_convolutions import is_preferred
-from ..runtime.own_products import pairs_are_faster
-from ..runtime.own_products import Shape
+from ..runtime.own_products import Shape, pairs_are_faster
 from ..schedule.fuse import group_work
 from ..schedule.product_tiles import TiledProduct
 from ..target import scalar_tensor
