@@ -1,4 +1,4 @@
-"""What multiplies matrices of float32 and bfloat16: ATen's libraries, or our own kernels where those are faster: measured, kept.
+"""What multiplies matrices of float32 and bfloat16: ATen's libraries, or kernels of ours where those are faster: measured.
 
 Products are told apart by classes (_products.c): roughly how many rows, columns and terms, and which operands are transposed. A
 class is measured when the first program with such a product is built, on matrices of its size up to `MOST` in each direction: a
@@ -96,7 +96,7 @@ def pairs_are_faster(m: int, n: int, k: int) -> bool:
     if sizes not in _pairs:
         aten, own = nanoseconds(
             ("pairs", KERNELS, sizes), lambda: _compare_pairs(*sizes), "products of bfloat16 compared",
-            lambda found: f"products of bfloat16 like {sizes}: {found[0] / 1e3:.1f} us by oneDNN, by pairs {found[1] / 1e3:.1f} us")
+            lambda found: f"products of bfloat16 like {sizes}: by oneDNN and by pairs {found[0] / 1e3:.1f}, {found[1] / 1e3:.1f} us")
         _pairs[sizes] = own * MARGIN < aten
     return _pairs[sizes]
 
