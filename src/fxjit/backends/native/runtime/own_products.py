@@ -82,7 +82,7 @@ def _compared(shape: Shape, number: int) -> Library:
 # Products of bfloat16
 
 #: Sizes up to which these are measured: rows, columns and terms. Packing shows in fewer.
-MOST_OF_PAIRS: Final = (512, 1024, 1024)
+MOST_OF_PAIRS: Final = (512, 2048, 2048)
 #: Multiplications below which a product is ATen's without a measurement.
 LEAST_OF_PAIRS: Final = 1 << 16
 _pairs: dict[tuple[int, ...], bool] = {}
