@@ -206,7 +206,6 @@ LATE_IMPORTS = {
     ("backends.native.__init__", "backends.native.choose.upcast"),
     ("backends.native.__init__", "backends.native.choose.profitability"),
     ("backends.native.executor.aten_calls", "backends.native.passes.grouped_products"),
-    ("backends.native.executor.aten_calls", "backends.native.runtime.own_attention"),
     ("backends.native.executor.aten_calls", "backends.native.runtime.own_recurrent"),
     ("backends.native.stored", "backends.native.pipeline"),
     ("backends.registry", "backends.aot.node_by_node"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -255,6 +256,30 @@ def test_the_setting(calls: list[str]):
         compiled = fxjit.compile(F.scaled_dot_product_attention)
         assert torch.equal(compiled(q, k, v), F.scaled_dot_product_attention(q, k, v))
     assert not calls
+
+
+def test_half_types_are_measured_where_there_are_tiles(monkeypatch: pytest.MonkeyPatch):
+    q, k, *_ = Case(1, 2, 2, 20, 300, 16).tensors(torch.bfloat16)
+    asked: list[Any] = []
+
+    def compared(dtype: torch.dtype, sizes: tuple[int, ...], backward: bool) -> list[int]:
+        asked.append((dtype, sizes, backward))
+        return [100, 200] if backward else [200, 100]
+
+    monkeypatch.setattr(own_attention, "_compare", compared)
+    monkeypatch.setattr(own_attention, "nanoseconds", lambda facts, measure, counter, said: measure())
+    monkeypatch.setattr(own_attention, "_measured", {})
+    monkeypatch.setattr(own_attention, "_C", SimpleNamespace(program_can=lambda name: True))
+    with config.patch(measure_machine=True):
+        assert own_attention.is_preferred(q, k, False) and not own_attention.is_preferred(q, k, True)
+        assert own_attention.is_preferred(q.float(), k.float(), True)
+    assert own_attention.is_preferred(q, k, True)  # nothing may be measured: as on every processor
+    assert asked == [(torch.bfloat16, (32, 512, 16), False), (torch.bfloat16, (32, 512, 16), True)]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_comparison_runs(backward: bool):
+    assert all(each > 0 for each in own_attention._compare(torch.bfloat16, (16, 32, 8), backward))
 
 
 def test_a_profile_shows_it():

@@ -181,3 +181,25 @@ def test_an_index_is_read_once_for_a_row_of_columns(monkeypatch, width, dtype):
     (index_name,) = re.findall(r"const int64_t \*__restrict__ (p\d+)", source)
     loops = [part.split("}")[0] for part in source.split("#pragma omp simd")[1:]]
     assert f" = {index_name}[" in source and not any(f" = {index_name}[" in each for each in loops)
+
+
+#: Operators that pass over their operand several times, which is a function of some work.
+PASSES = {
+    "layer norm": lambda x: F.layer_norm(F.gelu(x), (96,)),
+    "rms norm": lambda x: F.rms_norm(F.gelu(x), (96,)),
+    "group norm": lambda x: F.group_norm(F.gelu(x).view(4, 16, 96), 4),
+    "batch norm": lambda x: F.batch_norm(F.gelu(x), None, None, training=True),
+    "softmax": lambda x: F.softmax(F.gelu(x), -1),
+    "logarithm of softmax": lambda x: F.log_softmax(F.gelu(x), 0),
+    "logsumexp": lambda x: torch.logsumexp(F.gelu(x), -1),
+    "variance": lambda x: torch.var(F.gelu(x), -1),
+    "standard deviation": lambda x: torch.std(F.gelu(x), 0),
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_function_is_calculated_in_one_of_several_passes(sources, name):
+    x = torch.randn(64, 96)
+    with config.patch(small_graphs_as_captured=False, cache_graphs=False), torch.no_grad():
+        torch.testing.assert_close(fxjit.compile(PASSES[name], dynamic=False)(x), PASSES[name](x), rtol=1e-5, atol=1e-5)
+    assert sum(source.count("fx_gelu(") for source in sources) == 1

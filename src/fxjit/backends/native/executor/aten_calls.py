@@ -17,6 +17,7 @@ from fxjit.counters import counters
 from fxjit.homes import module_of
 from fxjit.tensor_shim import shim_code
 
+from ..runtime.own_attention import attention, attention_backward, is_preferred
 from ..target import scalar_tensor
 
 
@@ -125,24 +126,24 @@ def with_effects(token: torch.Tensor, target: torch._ops.OpOverload, *args: Any,
 
 HELPERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects)
+    for function in (with_strides, with_strides_if_same_shape, empty_strided, scalar_tensor, with_effects, attention,
+                     attention_backward)
 }
 
 
-#: The helpers that stand for operators of ours, and for ATen's.
+#: The helpers that stand for operators of ours.
 _LATE = ("recurrent", "grouped_mm")
-_FOR_ATEN = {
-    "_scaled_dot_product_flash_attention_for_cpu": "attention",
-    "_scaled_dot_product_flash_attention_for_cpu_backward": "attention_backward",
+#: The helpers that stand for operators of ATen's where ours are faster, and where the query is among the arguments.
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu": (attention.__name__, 0),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": (attention_backward.__name__, 1),
 }
 
 
 def _late(name: str) -> Any:
-    """A helper whose module registers operators, which takes longer than to start most stored programs, or is seldom called."""
+    """A helper whose module registers operators, which takes longer than to start most stored programs."""
     if name == "recurrent":
         return importlib.import_module("fxjit.backends.native.runtime.own_recurrent").recurrent
-    if name in _FOR_ATEN.values():
-        return getattr(importlib.import_module("fxjit.backends.native.runtime.own_attention"), name)
     return importlib.import_module("fxjit.backends.native.passes.grouped_products").grouped_mm
 
 
@@ -184,8 +185,10 @@ def aten_function(target: torch._ops.OpOverload, name: str, args: Sequence[Any],
         return FunctionName("helper", "recurrent")
     if target.namespace == "fxjit" and target._opname in _LATE:
         return FunctionName("helper", target._opname)
-    if target.namespace == "aten" and target._opname in _FOR_ATEN:
-        return FunctionName("helper", _FOR_ATEN[target._opname])
+    if target.namespace == "aten" and target._opname in _ATTENTION:
+        helper, first = _ATTENTION[target._opname]
+        if is_preferred(args[first], args[first + 1], backward=first > 0):
+            return FunctionName("helper", helper)
     if target.namespace == "aten":
         key = (target, *(_kind(each) for each in args), *((each, _kind(value)) for each, value in keywords.items()))
         if key not in _found:

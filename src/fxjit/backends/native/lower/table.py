@@ -48,14 +48,19 @@ Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
 #: Those that read no numbers of a tensor.
 OF_SHAPE: set[str] = set()
+#: Those that pass over their operands several times.
+PASSING_AGAIN: set[str] = set()
 
 
 class NoLowering(Exception):
     """This call is left to ATen; the text says why."""
 
 
-def lowers(*names: str, of_shape: bool = False) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
-    """Registers the function for these overloads of aten; `of_shape`: it reads the shape and type of its tensor alone."""
+def lowers(
+    *names: str, of_shape: bool = False, passes_again: bool = False
+) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
+    """Registers the function for these overloads of aten; `of_shape`: it reads the shape and type of its tensor alone;
+    `passes_again`: it passes over its operands several times, each after what was found in the pass before."""
 
     def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
         for name in names:
@@ -64,6 +69,8 @@ def lowers(*names: str, of_shape: bool = False) -> Callable[[Callable[..., Lower
             LOWERINGS[name] = function
             if of_shape:
                 OF_SHAPE.add(name)
+            if passes_again:
+                PASSING_AGAIN.add(name)
         return function
 
     return register
@@ -446,7 +453,7 @@ def is_stored(node: torch.fx.Node, value: TensorExpr) -> bool:
         kernel_uses(node),
         rounded=lambda: value.dtype.itemsize == 2 and extreme_is_taken(node),
         broadcast=lambda: grows(node),
-        apart=lambda: is_read_apart(node),
+        again=lambda: is_read_apart(node) or is_passed_again(node),
     )
 
 
@@ -475,6 +482,11 @@ def is_read_apart(node: torch.fx.Node) -> bool:
         else op_name(user) == "native_layer_norm_backward.default" and any(user.args[7][1:])  # type: ignore[arg-type, index]  # flags
         for user in node.users
     )  # fmt: skip
+
+
+def is_passed_again(node: torch.fx.Node) -> bool:
+    """Whether a reader passes over the values several times, and would compute them in each pass."""
+    return any(is_passed_again(user) if is_view(user) else op_name(user) in PASSING_AGAIN for user in node.users)
 
 
 def extreme_is_taken(node: torch.fx.Node) -> bool:

@@ -9,8 +9,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit import _C, config, torch_private
+
+from .low_precision import LOW_PRECISION
+from .measured import in_turns, may_decide, nanoseconds
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -22,6 +26,47 @@ KINDS: Final = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 LEAST_QUERIES: Final = 4
 
 _profiler_enabled: Final = torch_private.get_or("torch._C._autograd._profiler_enabled", lambda: True)
+
+
+#: Queries and keys up to which attention is measured.
+MOST: Final = 1024
+#: Counts up when the kernels change.
+KERNELS: Final = 1
+_measured: dict[tuple[Any, ...], bool] = {}
+
+
+def is_preferred(query: Tensor, key: Tensor, backward: bool) -> bool:
+    """Whether attention of such tensors is ours. It is, but for half types on a processor with tiles of bfloat16, by which ATen
+    multiplies them: there it is where it was measured to be faster. Sizes may be symbols."""
+    if query.dtype not in LOW_PRECISION or not _C.program_can("tiles") or not may_decide():
+        return True
+    sizes = tuple(_rounded(size) for size in (query.shape[-2], key.shape[-2], query.shape[-1]))
+    if (query.dtype, sizes, backward) not in _measured:
+        aten, own = nanoseconds(
+            ("attention", KERNELS, str(query.dtype), sizes, backward), lambda: _compare(query.dtype, sizes, backward),
+            "attention compared",
+            lambda found: f"attention like {sizes}: {found[0] / 1e3:.1f} us by ATen, {found[1] / 1e3:.1f} us by ours")
+        _measured[query.dtype, sizes, backward] = own < aten
+    return _measured[query.dtype, sizes, backward]
+
+
+def _rounded(size: Any) -> int:
+    """The next power of two up to the limit; of a size that varies, the limit."""
+    return min(1 << (size - 1).bit_length(), MOST) if type(size) is int else MOST
+
+
+def _compare(dtype: torch.dtype, sizes: tuple[int, ...], backward: bool) -> list[int]:
+    """Nanoseconds of ATen's and of ours, of one head."""
+    rows, keys, width = sizes
+    with _disable_current_modes(), torch.no_grad():
+        q, k, v = (torch.randn(1, 1, each, width).to(dtype) for each in (rows, keys, keys))
+        attend = aten._scaled_dot_product_flash_attention_for_cpu.default
+        if not backward:
+            return in_turns(lambda: attend(q, k, v), lambda: attention(q, k, v))
+        out, sums = attention(q, k, v)
+        derive = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+        return in_turns(lambda: derive(out, q, k, v, out, sums, 0.0, False),
+                        lambda: attention_backward(out, q, k, v, out, sums, 0.0, False))
 
 
 def attention(

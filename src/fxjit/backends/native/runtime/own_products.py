@@ -96,7 +96,7 @@ def pairs_are_faster(m: int, n: int, k: int) -> bool:
     if sizes not in _pairs:
         aten, own = nanoseconds(
             ("pairs", KERNELS, sizes), lambda: _compare_pairs(*sizes), "products of bfloat16 compared",
-            lambda found: f"products of bfloat16 like {sizes}: by oneDNN and by pairs {found[0] / 1e3:.1f}, {found[1] / 1e3:.1f} us")
+            lambda found: f"products of halves like {sizes}: {found[0] / 1e3:.1f} us by oneDNN, {found[1] / 1e3:.1f} by pairs")
         _pairs[sizes] = own * MARGIN < aten
     return _pairs[sizes]
 
