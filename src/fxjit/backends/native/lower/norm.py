@@ -48,7 +48,7 @@ def statistics(low: Lowering, x: TensorExpr, dims: tuple[int, ...], eps: float) 
     return stored(low, inverse_root(var, eps, compute), kept), cast(mean, compute)
 
 
-@lowers("native_layer_norm.default", passes_again=True)
+@lowers("native_layer_norm.default", rereads=True)
 def lower_layer_norm(
     low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ def lower_layer_norm_backward(
     return results(node, dx, dw, db)
 
 
-@lowers("native_group_norm.default", passes_again=True)
+@lowers("native_group_norm.default", rereads=True)
 def lower_group_norm(
     low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups: Any, eps: float
 ) -> tuple[Any, ...]:
@@ -282,7 +282,7 @@ def lower_batch_norm_inference(
     return results(node, y, *used)
 
 
-@lowers("_native_batch_norm_legit_functional.default", passes_again=True)
+@lowers("_native_batch_norm_legit_functional.default", rereads=True)
 def lower_batch_norm(
     low: Lowering,
     node: torch.fx.Node,
@@ -307,7 +307,7 @@ def lower_batch_norm(
     return results(node, normalized.y, normalized.mean, normalized.invstd, *running)
 
 
-@lowers("_native_batch_norm_legit.no_stats", passes_again=True)
+@lowers("_native_batch_norm_legit.no_stats", rereads=True)
 def lower_instance_norm(
     low: Lowering, node: torch.fx.Node, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
@@ -382,7 +382,7 @@ def lower_batch_norm_backward(
     return results(node, dx, op("mul", dot, r) if mask[1] else None, total if mask[2] else None)
 
 
-@lowers("_fused_rms_norm.default", passes_again=True)
+@lowers("_fused_rms_norm.default", rereads=True)
 def lower_rms_norm(low: Lowering, node: torch.fx.Node, x: Any, shape: Any, weight: Any, eps: Any) -> tuple[Any, ...]:
     x = low.value(x)
     lead = x.ndim - len(shape)

@@ -273,7 +273,7 @@ def correction_of(correction: Any, unbiased: Any = None) -> Any:
     return 1 if correction is None else correction
 
 
-@lowers("var.correction", "var.dim", "var.default", "std.correction", "var_mean.correction", passes_again=True)
+@lowers("var.correction", "var.dim", "var.default", "std.correction", "var_mean.correction", rereads=True)
 def lower_var(
     low: Lowering,
     node: torch.fx.Node,
@@ -321,7 +321,7 @@ def softmax_parts(low: Lowering, x: TensorExpr, dim: int, compute: torch.dtype) 
     return shifted, expand(keep(total, (dim,)), ones, x.size)
 
 
-@lowers("_softmax.default", "_log_softmax.default", "_safe_softmax.default", passes_again=True)
+@lowers("_softmax.default", "_log_softmax.default", "_safe_softmax.default", rereads=True)
 def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_float: Any = False) -> TensorExpr:
     x = low.value(x)
     if x.ndim == 0 or x.size[dim % x.ndim] == 0:
@@ -345,7 +345,7 @@ def lower_softmax(low: Lowering, node: torch.fx.Node, x: Any, dim: int, half_to_
     return result(node, quotient)
 
 
-@lowers("_softmax_backward_data.default", "_log_softmax_backward_data.default", passes_again=True)
+@lowers("_softmax_backward_data.default", "_log_softmax_backward_data.default", rereads=True)
 def lower_softmax_backward(
     low: Lowering, node: torch.fx.Node, grad: Any, output: Any, dim: int, input_dtype: torch.dtype
 ) -> TensorExpr:
@@ -364,7 +364,7 @@ def lower_softmax_backward(
     return result(node, op("mul", op("sub", g, total), y))
 
 
-@lowers("log_softmax_parts.default", passes_again=True)
+@lowers("log_softmax_parts.default", rereads=True)
 def lower_log_softmax_parts(low: Lowering, node: torch.fx.Node, x: Any, dim: int) -> tuple[TensorExpr, ...]:
     x = low.value(x)
     dim %= x.ndim
@@ -387,7 +387,7 @@ def lower_own_log_softmax_backward(
     return result(node, op("sub", grad.expr, op("mul", op("exp_below", logarithms), expand(sums, ones, x.size))))
 
 
-@lowers("logsumexp.default", passes_again=True)
+@lowers("logsumexp.default", rereads=True)
 def lower_logsumexp(low: Lowering, node: torch.fx.Node, x: Any, dims: Any, keepdim: bool = False) -> TensorExpr:
     x = low.value(x)
     chosen = axes(dims, x.ndim)

@@ -48,8 +48,8 @@ Lowered = Any
 LOWERINGS: dict[str, Callable[..., Lowered]] = {}
 #: Those that read no numbers of a tensor.
 OF_SHAPE: set[str] = set()
-#: Those that pass over their operands several times.
-PASSING_AGAIN: set[str] = set()
+#: Those that read their operands in several loops, one after the other.
+REREADING: set[str] = set()
 
 
 class NoLowering(Exception):
@@ -57,10 +57,10 @@ class NoLowering(Exception):
 
 
 def lowers(
-    *names: str, of_shape: bool = False, passes_again: bool = False
+    *names: str, of_shape: bool = False, rereads: bool = False
 ) -> Callable[[Callable[..., Lowered]], Callable[..., Lowered]]:
     """Registers the function for these overloads of aten; `of_shape`: it reads the shape and type of its tensor alone;
-    `passes_again`: it passes over its operands several times, each after what was found in the pass before."""
+    `rereads`: it reads its operands in several loops, each after what was found in the one before."""
 
     def register(function: Callable[..., Lowered]) -> Callable[..., Lowered]:
         for name in names:
@@ -69,8 +69,8 @@ def lowers(
             LOWERINGS[name] = function
             if of_shape:
                 OF_SHAPE.add(name)
-            if passes_again:
-                PASSING_AGAIN.add(name)
+            if rereads:
+                REREADING.add(name)
         return function
 
     return register
@@ -453,7 +453,7 @@ def is_stored(node: torch.fx.Node, value: TensorExpr) -> bool:
         kernel_uses(node),
         rounded=lambda: value.dtype.itemsize == 2 and extreme_is_taken(node),
         broadcast=lambda: grows(node),
-        again=lambda: is_read_apart(node) or is_passed_again(node),
+        again=lambda: is_read_apart(node) or is_reread(node),
     )
 
 
@@ -484,9 +484,12 @@ def is_read_apart(node: torch.fx.Node) -> bool:
     )  # fmt: skip
 
 
-def is_passed_again(node: torch.fx.Node) -> bool:
-    """Whether a reader passes over the values several times, and would compute them in each pass."""
-    return any(is_passed_again(user) if is_view(user) else op_name(user) in PASSING_AGAIN for user in node.users)
+def is_reread(node: torch.fx.Node) -> bool:
+    """Whether a reader has several loops over the values, and would compute them in each. Of a processor: a GPU's kernels wait for
+    memory rather than for what they calculate."""
+    if meta_of(node).device.type != "cpu":
+        return False
+    return any(is_reread(user) if is_view(user) else op_name(user) in REREADING for user in node.users)
 
 
 def extreme_is_taken(node: torch.fx.Node) -> bool:
