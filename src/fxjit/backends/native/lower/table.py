@@ -485,8 +485,8 @@ def is_read_apart(node: torch.fx.Node) -> bool:
 
 
 def is_reread(node: torch.fx.Node) -> bool:
-    """Whether a reader has several loops over the values, and would compute them in each. Of a processor: a GPU's kernels wait for
-    memory rather than for what they calculate."""
+    """Whether a reader has several loops over the values, and would compute them in each. Of a processor: a GPU's kernels wait
+    for memory rather than for what they calculate."""
     if meta_of(node).device.type != "cpu":
         return False
     return any(is_reread(user) if is_view(user) else op_name(user) in REREADING for user in node.users)
