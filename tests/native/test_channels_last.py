@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional as F
 
 import fxjit
@@ -203,6 +204,27 @@ def test_written_inputs(seen):
         torch.testing.assert_close(fxjit.compile(f)(x, ours), f(x, eager))
     torch.testing.assert_close(ours, eager)
     assert ours.stride() == eager.stride() and seen == [True]
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", ["block", "levels", "patches", "squeeze"])  # the others are of two images
+@pytest.mark.parametrize("training", [False, True])
+def test_batches_that_vary(name, training, seen, caplog):
+    torch.manual_seed(0)
+    module = NETWORKS[name]()
+    other = copy.deepcopy(module)
+    compiled = fxjit.compile(other)
+    for batch in (2, 3, 5):
+        x = torch.randn(batch, 3, 16, 16)
+        for each in (module, other):
+            each.zero_grad()
+        for eager, ours in zip(results(module, module, x, training), results(compiled, other, x, training), strict=True):
+            torch.testing.assert_close(ours, eager, rtol=5e-4, atol=5e-4)
+            assert all(size == 1 or a == b for size, a, b in zip(eager.shape, eager.stride(), ours.stride(), strict=True))
+    assert not caplog.records
+    if hasattr(symbolic_shapes.ShapeEnv, "error_on_new_guards") and not training:
+        convolutions = sum(isinstance(each, nn.Conv2d | nn.ConvTranspose2d) for each in module.modules())
+        assert any(seen[-convolutions:])  # of the graph for all batches, the last one
 
 
 def test_sizes_that_vary_and_small_convolutions_are_as_they_were(seen, monkeypatch):

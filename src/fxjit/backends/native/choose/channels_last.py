@@ -9,13 +9,17 @@ keep their strides, and so does what an operator reads that may depend on them: 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import operator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree as pytree
 
 from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writes
@@ -27,6 +31,8 @@ from .model import channels_last_work, work_of_copy
 from .volumes import is_by_images, speedup_by_images
 
 aten = torch.ops.aten
+#: What `ShapeEnv.error_on_new_guards` raises, where torch has it.
+_NeedsGuard: Any = getattr(symbolic_shapes, "_ShapeEnvGuardError", ())
 #: Types of images that are turned. On a Zen 5, one thread, ResNet-50 of bfloat16 takes 0.9 times as long so in inference and in
 #: training, EfficientNet 0.8 (docs/performance_kernels.md).
 _TYPES = (torch.float32, *LOW_PRECISION)
@@ -51,9 +57,20 @@ IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
 
 def use_channels_last(graph: torch.fx.Graph) -> None:
-    """Gives the graph's convolutions channels-last images, if they have enough work and all sizes are known."""
+    """Gives the graph's convolutions channels-last images, if they have enough work. Where sizes vary, torch calculates with
+    symbols: a graph for which it would have to know more of them stays as it is."""
     convolutions = [node for target in IMAGES for node in graph.find_nodes(op="call_function", target=target)]
-    if not convolutions or not is_known(graph) or sum(map(_work, convolutions)) < channels_last_work():
+    if convolutions and is_known(graph):
+        _use_channels_last(graph, convolutions)
+    elif convolutions and _only_batches_vary(graph):
+        environment = next((each for node in convolutions for each in _environments(node)), None)
+        if hasattr(environment, "error_on_new_guards"):  # torch 2.11 has none
+            with _without_guards(environment):
+                _use_channels_last(graph, convolutions)
+
+
+def _use_channels_last(graph: torch.fx.Graph, convolutions: list[torch.fx.Node]) -> None:
+    if sum(map(_work, convolutions)) < channels_last_work():
         return  # before anything is measured
     turned = set(filter(_is_plane, convolutions))
     volumes = [node for node in convolutions if _of_volumes(node)]
@@ -64,9 +81,59 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
     if work < channels_last_work() or shares_outputs(graph) or reads_storage(graph):
         return
     rewriter = Rewriter(graph, turned)
-    rewriter.run()
-    if rewriter.copied_elements() * work_of_copy() > work:
+    try:
+        rewriter.run()
+        wanted = rewriter.copied_elements() * work_of_copy() <= work
+    except _NeedsGuard:
+        wanted = False
+    if not wanted:
         rewriter.undo()
+
+
+def _only_batches_vary(graph: torch.fx.Graph) -> bool:
+    """Whether all that varies of images is how many there are: their strides are known then. Where their sides vary, torch
+    cannot tell whether they have more than one pixel, which decides about strides."""
+    values = (value for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val")))
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided]
+    images = [value for value in tensors if value.dim() >= 4]
+    known = all(type(size) is int for value in images for size in (*value.shape[1:], *value.stride(), value.storage_offset()))
+    return known and all(isinstance(_hint(size), int) for value in tensors for size in (*value.shape, *value.stride()))
+
+
+@contextlib.contextmanager
+def _without_guards(environment: Any) -> Iterator[None]:
+    """Has torch raise `_NeedsGuard` where it would have to know more of a symbol, which it logs as a failure."""
+    log = logging.getLogger(symbolic_shapes.__name__)
+    log.addFilter(_is_no_failure)
+    try:
+        with environment.error_on_new_guards():
+            yield
+    finally:
+        log.removeFilter(_is_no_failure)
+
+
+def _is_no_failure(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("failed during")
+
+
+def _hint(size: Any) -> Any:
+    return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
+def _product(sizes: Iterable[Any]) -> int:
+    return int(math.prod(map(_hint, sizes)))
+
+
+def _numel(value: torch.Tensor) -> int:
+    return _product(value.shape)
+
+
+def _environments(node: torch.fx.Node) -> Iterator[Any]:
+    """What knows the symbols of a convolution's sizes."""
+    for each in (node, *node.all_input_nodes):
+        for value in pytree.tree_leaves(each.meta.get("val")):
+            if isinstance(value, FakeTensor) and value.fake_mode.shape_env is not None:
+                yield value.fake_mode.shape_env
 
 
 def _is_plane(node: torch.fx.Node) -> bool:
@@ -104,7 +171,7 @@ def _work(node: torch.fx.Node) -> int:
     images: Any = IMAGES[node.target]  # type: ignore[index]  # its target is one of these
     weight: Any = node.args[images]
     made: Any = node.meta["val"] if images == 1 else node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
-    return int(made.numel() * math.prod(weight.meta["val"].shape[1:]))
+    return _numel(made) * _product(weight.meta["val"].shape[1:])
 
 
 def _value(node: Any) -> Any:
@@ -175,7 +242,7 @@ class Rewriter:
                 self.rewrite(node)
 
     def copied_elements(self) -> int:
-        return sum(made.meta["val"].numel() for (_, kind), made in self.copies.items() if kind in ("last", "before"))
+        return sum(_numel(made.meta["val"]) for (_, kind), made in self.copies.items() if kind in ("last", "before"))
 
     def undo(self) -> None:
         """Leaves the graph as it was."""
