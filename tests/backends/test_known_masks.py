@@ -135,7 +135,8 @@ def test_what_a_mask_says(make, graphs):
         out = function(*given)
         results.append((*out, *torch.autograd.grad(sum(each.square().sum() for each in out), given)))
     for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, check_stride=True, equal_nan=True)
+        # gradients are sums of some ten numbers up to ten
+        torch.testing.assert_close(one, other, check_stride=True, equal_nan=True, rtol=1e-5, atol=1e-4)
     (call,) = calls(graphs[-1])
     says = {None: None, "causal": True, "nothing": False}[KINDS[make]]
     assert call.kwargs.get("attn_mask") is None if says is not None else call.kwargs["attn_mask"] is not None
