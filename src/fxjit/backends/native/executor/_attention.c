@@ -1,11 +1,11 @@
-/* Attention without its matrix of scores: a block of queries meets the keys a block at a time, and what it has summed up is scaled to
- * each block's largest score (Dao, Fu, Ermon, Rudra and Re, "FlashAttention", 2022; Milakov and Gimelshein, "Online normalizer
+/* Attention without its matrix of scores: a block of queries looks at the keys a block at a time, and what it has summed up is scaled
+ * to each block's largest score (Dao, Fu, Ermon, Rudra and Re, "FlashAttention", 2022; Milakov and Gimelshein, "Online normalizer
  * calculation for softmax", 2018). The derivative calculates the scores once more from the logarithms of their sums.
  *
- * Products are made by the loops of _gemm_kernels.h. Keys and values are packed into panels once for many queries, as float32, of
- * whatever type they are: so are all sums, and what is rounded to a half type is the result alone. Where the processor multiplies
- * pairs of bfloat16 (_pairs.c), those stay as they are, and shares are rounded before they meet the values, as ATen's. The number of
- * threads changes no result. */
+ * Products are made by the loops of _gemm_kernels.h. Keys and values are packed into panels once for many queries, as float32,
+ * of whatever type they are: so are all sums, and what is rounded to a half type is the result alone. Where the processor
+ * multiplies pairs of bfloat16 (_pairs.c), those stay as they are, and probabilities are rounded before they are multiplied with
+ * the values, as ATen's. The number of threads changes no result. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -25,7 +25,7 @@
 enum {
     KEYS = 256,           /* of a packed block: with its values 128 KB of the second-level cache where a head is 64 wide */
     QUERIES = (32 / ROWS) * ROWS, /* of a block: their scores are 28 KB */
-    BLOCKS = 32,          /* of queries that meet a packed block one after the other */
+    BLOCKS = 32,          /* of queries that attend_block a packed block one after the other */
     KEYS_BACK = 128,      /* the same of the derivative, which has two blocks of scores */
     QUERIES_BACK = 4 * ROWS,
     EXTRA = LANES,        /* numbers between rows of scores, which would else lie in the same sets of the cache */
@@ -227,10 +227,10 @@ multiply(const float *a, int64_t a_line, int across, const float *b, int64_t b_r
 
 /* -- scores --------------------------------------------------------------------------------------------------------*/
 
-/* Keys from `first` on that a row of queries meets in a block. */
+/* Keys from `first` on that a row of queries looks at in a block. */
 typedef struct {
     int64_t batch, head, query, first, count;
-} meeting_t;
+} place_t;
 
 /* What a row of products is still to be multiplied with to be scores. */
 static float
@@ -241,7 +241,7 @@ factor_of(const attention_t *attention)
 
 /* Adds the mask to a row of scores, and has keys that it doesn't see, and columns behind the last one, at minus infinity. */
 WIDE static inline void
-mask_row(const attention_t *attention, const meeting_t *at, float *scores)
+mask_row(const attention_t *attention, const place_t *at, float *scores)
 {
     const vec_t scale = vec_all(attention->scale);
     if (attention->mask.data == NULL && attention->scale <= 0) {
@@ -309,7 +309,7 @@ largest(const float *scores, int64_t count)
 
 /* A thread's memory. */
 typedef struct {
-    float *q, *keys, *values, *scores, *sums, *tops, *totals;
+    float *q, *keys, *values, *scores, *outputs, *maxima, *denominators;
     int64_t out_line;
 } forward_room_t;
 
@@ -334,9 +334,9 @@ forward_room(const attention_t *attention, float *room)
     made.keys = made.q + QUERIES * width;
     made.values = made.keys + keys * width;
     made.scores = made.values + keys * width;
-    made.sums = made.scores + QUERIES * (keys + EXTRA);
-    made.tops = made.sums + BLOCKS * QUERIES * width;
-    made.totals = made.tops + BLOCKS * QUERIES;
+    made.outputs = made.scores + QUERIES * (keys + EXTRA);
+    made.maxima = made.outputs + BLOCKS * QUERIES * width;
+    made.denominators = made.maxima + BLOCKS * QUERIES;
     return made;
 }
 
@@ -375,22 +375,23 @@ packing_of(const attention_t *attention)
 
 /* A row of floats as pairs, in its place. */
 static void
-round_shares(float *shares, int64_t count, int packing)
+round_probabilities(float *probabilities, int64_t count, int packing)
 {
     if (packing == OF_PAIRS) {
-        fxjit_pairs_round(shares, whole(count, LANES), shares);
+        fxjit_pairs_round(probabilities, whole(count, LANES), probabilities);
     }
 }
 
-/* One block of queries meets the packed block of keys. */
+/* One block of queries looks at the packed block of keys. */
 WIDE static void
-meet(const attention_t *attention, const forward_room_t *room, const block_t *block, int64_t number, int64_t first, int64_t packed)
+attend_block(const attention_t *attention, const forward_room_t *room, const block_t *block, int64_t number, int64_t first,
+             int64_t packed)
 {
     const int64_t width = attention->width, rows = block->count, count = seen_by(attention, block, first, packed);
     const int64_t line = whole(packed, COLUMNS) + EXTRA;
     const float factor = factor_of(attention);
-    float *sums = room->sums + number * QUERIES * room->out_line;
-    float *tops = room->tops + number * QUERIES, *totals = room->totals + number * QUERIES;
+    float *outputs = room->outputs + number * QUERIES * room->out_line;
+    float *maxima = room->maxima + number * QUERIES, *denominators = room->denominators + number * QUERIES;
     const int packing = packing_of(attention);
     taken((const char *)head_of(&attention->q, attention->kind, block->batch, block->head) +
               block->first * attention->q.row * (attention->kind == OF_FLOAT32 ? 4 : 2),
@@ -398,61 +399,61 @@ meet(const attention_t *attention, const forward_room_t *room, const block_t *bl
     multiply(room->q, packed_width(width, packing), 0, room->keys, width, rows, count, width, room->scores, line, 0, packing);
     for (int64_t i = 0; i < rows; i++) {
         float *scores = room->scores + i * line;
-        meeting_t at = {block->batch, block->head, block->first + i, first, count};
+        place_t at = {block->batch, block->head, block->first + i, first, count};
         mask_row(attention, &at, scores);
-        float before = first == 0 ? -INFINITY : tops[i], top = factor * largest(scores, count);
+        float before = first == 0 ? -INFINITY : maxima[i], top = factor * largest(scores, count);
         top = top > before ? top : before;
-        if (top == -INFINITY) { /* nothing to look at yet: no share of anything, or of NaN */
-            tops[i] = top;
-            totals[i] = exponentials(scores, whole(count, LANES), factor, 0);
-            round_shares(scores, count, packing);
+        if (top == -INFINITY) { /* nothing to look at yet: no part of anything, or NaN */
+            maxima[i] = top;
+            denominators[i] = exponentials(scores, whole(count, LANES), factor, 0);
+            round_probabilities(scores, count, packing);
             continue;
         }
         float total = exponentials(scores, whole(count, LANES), factor, top);
-        round_shares(scores, count, packing);
+        round_probabilities(scores, count, packing);
         if (first != 0 && top != before) {
-            float share = expf(before - top);
-            total += totals[i] * share;
+            float shrunk = expf(before - top);
+            total += denominators[i] * shrunk;
             for (int64_t j = 0; j < room->out_line; j += LANES) {
-                float *sum = sums + i * room->out_line + j;
-                vec_store(sum, vec_mul(vec_load(sum), vec_all(share)));
+                float *output = outputs + i * room->out_line + j;
+                vec_store(output, vec_mul(vec_load(output), vec_all(shrunk)));
             }
         }
         else if (first != 0) {
-            total += totals[i];
+            total += denominators[i];
         }
-        tops[i] = top;
-        totals[i] = total;
+        maxima[i] = top;
+        denominators[i] = total;
     }
-    multiply(room->scores, line, 0, room->values, packed, rows, width, count, sums, room->out_line, first != 0, packing);
+    multiply(room->scores, line, 0, room->values, packed, rows, width, count, outputs, room->out_line, first != 0, packing);
 }
 
 WIDE static void
 finish_block(const attention_t *attention, const forward_room_t *room, const block_t *block, int64_t number)
 {
     char *out = head_of(&attention->out, attention->kind, block->batch, block->head);
-    float *logarithms = head_of(&attention->sums, OF_FLOAT32, block->batch, block->head);
+    float *logarithms = head_of(&attention->logsumexp, OF_FLOAT32, block->batch, block->head);
     for (int64_t i = 0; i < block->count; i++) {
-        const float *sums = room->sums + (number * QUERIES + i) * room->out_line;
-        float top = room->tops[number * QUERIES + i], total = room->totals[number * QUERIES + i];
+        const float *outputs = room->outputs + (number * QUERIES + i) * room->out_line;
+        float top = room->maxima[number * QUERIES + i], total = room->denominators[number * QUERIES + i];
         int nothing = top == -INFINITY;
         vec_t divisor = vec_all(total == 0 ? 1 : total);
         for (int64_t j = 0; j < attention->width; j += LANES) {
-            vec_t x = vec_div(vec_load(sums + j), divisor);
+            vec_t x = vec_div(vec_load(outputs + j), divisor);
             store_numbers(out, (block->first + i) * attention->out.row + j, attention->width - j, attention->kind, x);
         }
-        logarithms[(block->first + i) * attention->sums.row] = nothing ? total : top + logf(total);
+        logarithms[(block->first + i) * attention->logsumexp.row] = nothing ? total : top + logf(total);
     }
 }
 
-/* Blocks from `begin` to `end`, all of which look at one set of keys. */
+/* Blocks from `begin` to `end`, all of which look at one head of the keys. */
 static void
-meet_all(const attention_t *attention, const forward_room_t *room, int64_t begin, int64_t end)
+attend_tile(const attention_t *attention, const forward_room_t *room, int64_t begin, int64_t end)
 {
     const block_t last = block_of(attention, end - 1, QUERIES), some = block_of(attention, begin, QUERIES);
-    const int64_t set = some.head / (attention->heads / attention->sets), size = attention->kind == OF_FLOAT32 ? 4 : 2;
-    const char *keys = head_of(&attention->k, attention->kind, some.batch, set);
-    const char *values = head_of(&attention->v, attention->kind, some.batch, set);
+    const int64_t key_head = some.head / (attention->heads / attention->key_heads), size = attention->kind == OF_FLOAT32 ? 4 : 2;
+    const char *keys = head_of(&attention->k, attention->kind, some.batch, key_head);
+    const char *values = head_of(&attention->v, attention->kind, some.batch, key_head);
     /* Of one head the last block sees the most keys. */
     int64_t seen = attention->causal && some.head == last.head ? last.first + last.count : attention->queries;
     seen = attention->causal ? least(attention->keys, seen) : attention->keys;
@@ -465,7 +466,7 @@ meet_all(const attention_t *attention, const forward_room_t *room, int64_t begin
             if (attention->causal && block.first + block.count <= first) {
                 continue;
             }
-            meet(attention, room, &block, number - begin, first, count);
+            attend_block(attention, room, &block, number - begin, first, count);
         }
     }
     for (int64_t number = begin; number < end; number++) {
@@ -478,12 +479,12 @@ static void
 attend_share(const forward_task_t *task, int64_t thread, int64_t threads)
 {
     const attention_t *attention = task->attention;
-    const int64_t in_set = blocks_of_head(attention, QUERIES) * (attention->heads / attention->sets);
-    const int64_t all = attention->batch * attention->sets * in_set, end = all * (thread + 1) / threads;
+    const int64_t in_key_head = blocks_of_head(attention, QUERIES) * (attention->heads / attention->key_heads);
+    const int64_t all = attention->batch * attention->key_heads * in_key_head, end = all * (thread + 1) / threads;
     const forward_room_t room = forward_room(attention, (float *)(task->room + thread * task->bytes));
     for (int64_t begin = all * thread / threads; begin < end;) {
-        int64_t next = least(least(end, begin + BLOCKS), (begin / in_set + 1) * in_set);
-        meet_all(attention, &room, begin, next);
+        int64_t next = least(least(end, begin + BLOCKS), (begin / in_key_head + 1) * in_key_head);
+        attend_tile(attention, &room, begin, next);
         begin = next;
     }
 }
@@ -501,8 +502,8 @@ typedef struct {
     float *q, *q_panels, *grad, *grad_panels;
     /* Of a block of keys: columns of panels, and rows of them; values as columns; their derivatives. */
     float *keys, *key_rows, *values, *d_keys, *d_values;
-    float *shares, *d_scores, *share_pairs, *d_score_pairs; /* the last two of rows, with pairs */
-    /* Of all queries of a set: each one's gradient times its result, and derivatives. */
+    float *probabilities, *d_scores, *probability_pairs, *d_score_pairs; /* the last two of rows, with pairs */
+    /* Of all queries of a head of the keys: each one's gradient times its result, and derivatives. */
     float *deltas, *d_q;
     int64_t width, line;
 } backward_room_t;
@@ -518,12 +519,12 @@ backward_room(const attention_t *attention, float *room, int64_t *floats)
 {
     const int64_t width = whole(attention->width, COLUMNS), line = KEYS_BACK + EXTRA;
     const int64_t of_queries = QUERIES_BACK * width, of_keys = KEYS_BACK * width, of_scores = QUERIES_BACK * line;
-    const int64_t queries = attention->queries * (attention->heads / attention->sets);
+    const int64_t queries = attention->queries * (attention->heads / attention->key_heads);
     const int64_t sizes[] = {of_queries, of_queries, of_queries, of_queries, of_keys, of_keys, of_keys, of_keys, of_keys,
                              of_scores, of_scores, of_scores / 2, of_scores / 2, whole(queries, LANES), queries * width};
     backward_room_t made = {.width = width, .line = line};
     float **const parts[] = {&made.q, &made.q_panels, &made.grad, &made.grad_panels, &made.keys, &made.key_rows, &made.values,
-                             &made.d_keys, &made.d_values, &made.shares, &made.d_scores, &made.share_pairs,
+                             &made.d_keys, &made.d_values, &made.probabilities, &made.d_scores, &made.probability_pairs,
                              &made.d_score_pairs, &made.deltas, &made.d_q};
     *floats = 0;
     for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
@@ -547,7 +548,7 @@ products_of_rows(const void *a, int64_t a_row, const void *b, int64_t b_row, int
 }
 
 WIDE static __attribute__((noinline)) void
-deltas_of(const void *a, int64_t a_row, const void *b, int64_t b_row, int64_t rows, int64_t width, float *to, int kind)
+products_of(const void *a, int64_t a_row, const void *b, int64_t b_row, int64_t rows, int64_t width, float *to, int kind)
 {
     OF_EACH_KIND(products_of_rows, kind, a, a_row, b, b_row, rows, width, to)
 }
@@ -562,22 +563,22 @@ store_rows(const float *from, int64_t line, float scale, void *to, int64_t row, 
     }
 }
 
-/* Shares from scores, and the scores' derivatives in the place of the shares'. */
+/* Shares from scores, and the scores' derivatives in the place of the probabilities'. */
 WIDE static void
 derive_scores(const attention_t *attention, const backward_room_t *room, const block_t *block, const float *deltas, int64_t first,
               int64_t count)
 {
-    const float *logarithms = head_of(&attention->sums, OF_FLOAT32, block->batch, block->head);
+    const float *logarithms = head_of(&attention->logsumexp, OF_FLOAT32, block->batch, block->head);
     const vec_t factor = vec_all(factor_of(attention));
     for (int64_t i = 0; i < block->count; i++) {
-        float *shares = room->shares + i * room->line, *d_scores = room->d_scores + i * room->line;
-        meeting_t at = {block->batch, block->head, block->first + i, first, count};
-        mask_row(attention, &at, shares);
-        vec_t less = vec_all(-logarithms[(block->first + i) * attention->sums.row]), delta = vec_all(deltas[block->first + i]);
+        float *probabilities = room->probabilities + i * room->line, *d_scores = room->d_scores + i * room->line;
+        place_t at = {block->batch, block->head, block->first + i, first, count};
+        mask_row(attention, &at, probabilities);
+        vec_t less = vec_all(-logarithms[(block->first + i) * attention->logsumexp.row]), delta = vec_all(deltas[block->first + i]);
         for (int64_t j = 0; j < whole(count, LANES); j += LANES) {
-            vec_t share = exp_of(vec_fma(vec_load_any(shares + j), factor, less));
-            vec_store_any(shares + j, share);
-            vec_store_any(d_scores + j, vec_mul(share, vec_sub(vec_load_any(d_scores + j), delta)));
+            vec_t probability = exp_of(vec_fma(vec_load_any(probabilities + j), factor, less));
+            vec_store_any(probabilities + j, probability);
+            vec_store_any(d_scores + j, vec_mul(probability, vec_sub(vec_load_any(d_scores + j), delta)));
         }
     }
 }
@@ -588,9 +589,9 @@ pair_scores(const backward_room_t *room, int64_t rows, int64_t count)
 {
     const int64_t all = whole(count, LANES);
     for (int64_t i = 0; i < rows; i += 2) {
-        const float *shares = room->shares + i * room->line, *d_scores = room->d_scores + i * room->line;
+        const float *probabilities = room->probabilities + i * room->line, *d_scores = room->d_scores + i * room->line;
         const int64_t next = i + 1 < rows ? room->line : 0, to = i / 2 * room->line;
-        fxjit_pairs_of_rows(shares, next ? shares + next : NULL, all, (uint32_t *)room->share_pairs + to);
+        fxjit_pairs_of_rows(probabilities, next ? probabilities + next : NULL, all, (uint32_t *)room->probability_pairs + to);
         fxjit_pairs_of_rows(d_scores, next ? d_scores + next : NULL, all, (uint32_t *)room->d_score_pairs + to);
     }
     for (int64_t i = 0; i < rows; i++) {
@@ -598,9 +599,9 @@ pair_scores(const backward_room_t *room, int64_t rows, int64_t count)
     }
 }
 
-/* A block of queries meets the packed block of keys: derivatives of both grow. */
+/* A block of queries looks at the packed block of keys: derivatives of both grow. */
 WIDE static void
-meet_back(const attention_backward_t *task, const backward_room_t *room, const block_t *block, int64_t head, int64_t first,
+derive_block(const attention_backward_t *task, const backward_room_t *room, const block_t *block, int64_t head, int64_t first,
           int64_t keys)
 {
     const attention_t *attention = &task->forward;
@@ -613,32 +614,32 @@ meet_back(const attention_backward_t *task, const backward_room_t *room, const b
     copied(q, attention->q.row, rows, width, room->q_panels, packing);
     taken(grad, task->d_out.row, rows, width, room->grad, packing);
     copied(grad, task->d_out.row, rows, width, room->grad_panels, packing);
-    multiply(room->q, packed, 0, room->keys, width, rows, count, width, room->shares, room->line, 0, packing);
+    multiply(room->q, packed, 0, room->keys, width, rows, count, width, room->probabilities, room->line, 0, packing);
     multiply(room->grad, packed, 0, room->values, width, rows, count, width, room->d_scores, room->line, 0, packing);
     derive_scores(attention, room, block, room->deltas + head * attention->queries, first, count);
     if (packing == OF_PAIRS) {
         pair_scores(room, rows, count);
     }
-    const float *shares = packing == OF_PAIRS ? room->share_pairs : room->shares;
+    const float *probabilities = packing == OF_PAIRS ? room->probability_pairs : room->probabilities;
     const float *d_scores = packing == OF_PAIRS ? room->d_score_pairs : room->d_scores;
-    multiply(shares, room->line, 1, room->grad_panels, rows, count, width, rows, room->d_values, room->width, 1, packing);
+    multiply(probabilities, room->line, 1, room->grad_panels, rows, count, width, rows, room->d_values, room->width, 1, packing);
     multiply(d_scores, room->line, 1, room->q_panels, rows, count, width, rows, room->d_keys, room->width, 1, packing);
     float *d_q = room->d_q + (head * attention->queries + block->first) * room->width;
     multiply(room->d_scores, room->line, 0, room->key_rows, keys, rows, width, count, d_q, room->width, first != 0, packing);
 }
 
-/* All that looks at one set of keys. */
+/* All that looks at one head of the keys. */
 static void
-derive_set(const attention_backward_t *task, const backward_room_t *room, int64_t batch, int64_t set)
+derive_key_head(const attention_backward_t *task, const backward_room_t *room, int64_t batch, int64_t key_head)
 {
     const attention_t *attention = &task->forward;
-    const int64_t group = attention->heads / attention->sets, kind = attention->kind, size = kind == OF_FLOAT32 ? 4 : 2;
+    const int64_t group = attention->heads / attention->key_heads, kind = attention->kind, size = kind == OF_FLOAT32 ? 4 : 2;
     const int64_t blocks = blocks_of_head(attention, QUERIES_BACK), width = attention->width, queries = attention->queries;
-    const char *keys = head_of(&attention->k, kind, batch, set), *values = head_of(&attention->v, kind, batch, set);
-    char *d_keys = head_of(&task->d_k, kind, batch, set), *d_values = head_of(&task->d_v, kind, batch, set);
+    const char *keys = head_of(&attention->k, kind, batch, key_head), *values = head_of(&attention->v, kind, batch, key_head);
+    char *d_keys = head_of(&task->d_k, kind, batch, key_head), *d_values = head_of(&task->d_v, kind, batch, key_head);
     for (int64_t head = 0; head < group; head++) {
-        deltas_of(head_of(&task->d_out, kind, batch, set * group + head), task->d_out.row,
-                  head_of(&attention->out, kind, batch, set * group + head), attention->out.row, queries, width,
+        products_of(head_of(&task->d_out, kind, batch, key_head * group + head), task->d_out.row,
+                  head_of(&attention->out, kind, batch, key_head * group + head), attention->out.row, queries, width,
                   room->deltas + head * queries, kind);
     }
     for (int64_t first = 0; first < attention->keys; first += KEYS_BACK) {
@@ -649,18 +650,19 @@ derive_set(const attention_backward_t *task, const backward_room_t *room, int64_
         copied(keys + first * attention->k.row * size, attention->k.row, count, width, room->key_rows, packing_of(attention));
         turned(values + first * attention->v.row * size, attention->v.row, count, width, room->values, packing_of(attention));
         for (int64_t number = 0; number < group * blocks; number++) {
-            block_t block = block_of(attention, ((batch * attention->heads) + set * group) * blocks + number, QUERIES_BACK);
+            block_t block = block_of(attention, ((batch * attention->heads) + key_head * group) * blocks + number, QUERIES_BACK);
             if (attention->causal && block.first + block.count <= first) {
                 continue;
             }
-            meet_back(task, room, &block, number / blocks, first, count);
+            derive_block(task, room, &block, number / blocks, first, count);
         }
-        store_rows(room->d_keys, room->width, attention->scale, d_keys + first * task->d_k.row * size, task->d_k.row, count, width, kind);
+        store_rows(room->d_keys, room->width, attention->scale, d_keys + first * task->d_k.row * size, task->d_k.row, count, width,
+                   kind);
         store_rows(room->d_values, room->width, 1, d_values + first * task->d_v.row * size, task->d_v.row, count, width, kind);
     }
     for (int64_t head = 0; head < group; head++) {
-        store_rows(room->d_q + head * queries * room->width, room->width, attention->scale, head_of(&task->d_q, kind, batch, set * group + head),
-                   task->d_q.row, queries, width, kind);
+        store_rows(room->d_q + head * queries * room->width, room->width, attention->scale,
+                   head_of(&task->d_q, kind, batch, key_head * group + head), task->d_q.row, queries, width, kind);
     }
 }
 
@@ -670,8 +672,8 @@ derive_share(const backward_task_t *task, int64_t thread, int64_t threads)
     const attention_t *attention = &task->attention->forward;
     int64_t floats;
     const backward_room_t room = backward_room(attention, (float *)(task->room + thread * task->bytes), &floats);
-    for (int64_t i = thread; i < attention->batch * attention->sets; i += threads) {
-        derive_set(task->attention, &room, i / attention->sets, i % attention->sets);
+    for (int64_t i = thread; i < attention->batch * attention->key_heads; i += threads) {
+        derive_key_head(task->attention, &room, i / attention->key_heads, i % attention->key_heads);
     }
 }
 
@@ -704,8 +706,8 @@ int
 fxjit_attention_threads(const attention_t *attention, int backward)
 {
     int64_t products = attention->batch * attention->heads * attention->queries * attention->keys * attention->width;
-    int64_t tasks = attention->batch * attention->sets;
-    tasks *= backward ? 1 : blocks_of_head(attention, QUERIES) * (attention->heads / attention->sets);
+    int64_t tasks = attention->batch * attention->key_heads;
+    tasks *= backward ? 1 : blocks_of_head(attention, QUERIES) * (attention->heads / attention->key_heads);
     return fxjit_openmp.inside() ? 1 : (int)least(least(fxjit_openmp.most(), tasks), 2 * products / WORK + 1);
 }
 

@@ -13,10 +13,10 @@ typedef struct {
     int64_t batch, head, row;
 } heads_t;
 
-/* softmax(scale q k^T + mask) v for each head. Heads of the queries look at one of the keys' sets together: the first
- * heads / sets of them at the first one, and so on. */
+/* softmax(scale q k^T + mask) v for each head. Heads of the queries share those of the keys (grouped-query attention): the first
+ * heads / key_heads of them look at the first one, and so on. */
 typedef struct {
-    int64_t batch, heads, sets, queries, keys, width;
+    int64_t batch, heads, key_heads, queries, keys, width;
     int kind, mask_kind; /* of the numbers, and of the mask's, which has as many dimensions where there is one */
     int causal;          /* query i sees keys up to i */
     int by_pairs;        /* bfloat16 is multiplied as such (_pairs.h) */
@@ -24,7 +24,7 @@ typedef struct {
     heads_t q, k, v, out, mask;
     int64_t mask_column; /* 0 or 1 */
     /* The logarithms of the sums of exponentials, (batch, heads, queries), which a derivative asks for. */
-    heads_t sums;
+    heads_t logsumexp;
 } attention_t;
 
 typedef struct {

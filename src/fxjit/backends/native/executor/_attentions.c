@@ -74,7 +74,7 @@ take_mask(PyObject *tensor, attention_t *attention)
 
 /* The logarithms of the sums: three dimensions, however they lie. */
 static int
-take_sums(PyObject *tensor, attention_t *attention)
+take_logsumexp(PyObject *tensor, attention_t *attention)
 {
     int64_t dim, *size, *stride;
     if (!fxjit_tensor_is_plain(tensor)) {
@@ -82,12 +82,12 @@ take_sums(PyObject *tensor, attention_t *attention)
     }
     void *handle = fxjit_tensor_handle(tensor);
     if (fxjit_shim.get_dim(handle, &dim) || dim != 3 || fxjit_shim.get_sizes(handle, &size) ||
-        fxjit_shim.get_strides(handle, &stride) || fxjit_shim.get_data_ptr(handle, &attention->sums.data)) {
+        fxjit_shim.get_strides(handle, &stride) || fxjit_shim.get_data_ptr(handle, &attention->logsumexp.data)) {
         return 0;
     }
-    attention->sums.batch = stride[0];
-    attention->sums.head = stride[1];
-    attention->sums.row = stride[2];
+    attention->logsumexp.batch = stride[0];
+    attention->logsumexp.head = stride[1];
+    attention->logsumexp.row = stride[2];
     return size[0] == attention->batch && size[1] == attention->heads && size[2] == attention->queries;
 }
 
@@ -111,13 +111,13 @@ take_attention(PyObject *const *args, PyObject *const *last, attention_t *attent
     attention->heads = q[1];
     attention->queries = q[2];
     attention->width = q[3];
-    attention->sets = k[1];
+    attention->key_heads = k[1];
     attention->keys = k[2];
     if (k[0] != q[0] || k[3] != q[3] || k[1] == 0 || q[1] % k[1] != 0 || q[0] * q[1] * q[2] * q[3] * k[2] == 0) {
         return 0;
     }
     return is_like(args[2], &attention->v, k) && take_mask(args[3], attention) && is_like(args[4], &attention->out, q) &&
-           take_sums(args[5], attention);
+           take_logsumexp(args[5], attention);
 }
 
 PyObject *
@@ -157,7 +157,7 @@ fxjit_attention_backward(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
         return NULL;
     }
     const int64_t q[4] = {forward->batch, forward->heads, forward->queries, forward->width};
-    const int64_t k[4] = {forward->batch, forward->sets, forward->keys, forward->width};
+    const int64_t k[4] = {forward->batch, forward->key_heads, forward->keys, forward->width};
     if (!takes || !is_like(args[6], &attention.d_out, q) || !is_like(args[7], &attention.d_q, q) ||
         !is_like(args[8], &attention.d_k, k) || !is_like(args[9], &attention.d_v, k)) {
         Py_RETURN_FALSE;
