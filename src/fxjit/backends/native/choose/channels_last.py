@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree as pytree
 
+from fxjit import torch_private
 from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writes
 
 from ..lower.table import LOWERINGS, op_name
@@ -32,7 +33,7 @@ from .volumes import is_by_images, speedup_by_images
 
 aten = torch.ops.aten
 #: What `ShapeEnv.error_on_new_guards` raises, where torch has it.
-_NeedsGuard: Any = getattr(symbolic_shapes, "_ShapeEnvGuardError", ())
+_NeedsGuard: Any = torch_private.get_or("torch.fx.experimental.symbolic_shapes._ShapeEnvGuardError", ())
 #: Types of images that are turned. On a Zen 5, one thread, ResNet-50 of bfloat16 takes 0.9 times as long so in inference and in
 #: training, EfficientNet 0.8 (docs/performance_kernels.md).
 _TYPES = (torch.float32, *LOW_PRECISION)
@@ -64,7 +65,7 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
         _use_channels_last(graph, convolutions)
     elif convolutions and _only_batches_vary(graph):
         environment = next((each for node in convolutions for each in _environments(node)), None)
-        if hasattr(environment, "error_on_new_guards"):  # torch 2.11 has none
+        if _NeedsGuard and hasattr(environment, "error_on_new_guards"):  # torch 2.11 has neither
             with _without_guards(environment):
                 _use_channels_last(graph, convolutions)
 
