@@ -227,6 +227,27 @@ def test_batches_that_vary(name, training, seen, caplog):
         assert any(seen[-convolutions:])  # of the graph for all batches, the last one
 
 
+@pytest.mark.compiles
+@pytest.mark.skipif(not hasattr(symbolic_shapes.ShapeEnv, "error_on_new_guards"), reason="this torch has no such mode")
+def test_a_graph_that_would_need_a_guard_is_as_it_was(seen, monkeypatch):
+    """Whatever part of it asks."""
+    calculated = channels_last.Rewriter.calculated
+
+    def asking(self, node):
+        if node.target is aten.relu.default and not isinstance(batch := meta_of(node).shape[0], int):
+            assert batch != 17
+        return calculated(self, node)
+
+    monkeypatch.setattr(channels_last.Rewriter, "calculated", asking)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    compiled = fxjit.compile(module)
+    with torch.no_grad():
+        for batch in (2, 3, 17):
+            x = torch.randn(batch, 3, 9, 9)
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+    assert seen[-2:] == [False, False]
+
+
 def test_sizes_that_vary_and_small_convolutions_are_as_they_were(seen, monkeypatch):
     conv = nn.Conv2d(3, 4, 3)
     with torch.no_grad():

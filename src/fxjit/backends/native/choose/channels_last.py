@@ -22,7 +22,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree as pytree
 
-from fxjit import torch_private
 from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writes
 
 from ..lower.table import LOWERINGS, op_name
@@ -32,8 +31,6 @@ from .model import channels_last_work, work_of_copy
 from .volumes import is_by_images, speedup_by_images
 
 aten = torch.ops.aten
-#: What `ShapeEnv.error_on_new_guards` raises, where torch has it.
-_NeedsGuard: Any = torch_private.get_or("torch.fx.experimental.symbolic_shapes._ShapeEnvGuardError", ())
 #: Types of images that are turned. On a Zen 5, one thread, ResNet-50 of bfloat16 takes 0.9 times as long so in inference and in
 #: training, EfficientNet 0.8 (docs/performance_kernels.md).
 _TYPES = (torch.float32, *LOW_PRECISION)
@@ -65,12 +62,13 @@ def use_channels_last(graph: torch.fx.Graph) -> None:
         _use_channels_last(graph, convolutions)
     elif convolutions and _only_batches_vary(graph):
         environment = next((each for node in convolutions for each in _environments(node)), None)
-        if _NeedsGuard and hasattr(environment, "error_on_new_guards"):  # torch 2.11 has neither
-            with _without_guards(environment):
+        if hasattr(environment, "error_on_new_guards"):  # torch 2.11 has none
+            with contextlib.suppress(RuntimeError), _without_guards(environment):
                 _use_channels_last(graph, convolutions)
 
 
 def _use_channels_last(graph: torch.fx.Graph, convolutions: list[torch.fx.Node]) -> None:
+    """The same; the graph is as it was where this raises."""
     if sum(map(_work, convolutions)) < channels_last_work():
         return  # before anything is measured
     turned = set(filter(_is_plane, convolutions))
@@ -82,13 +80,13 @@ def _use_channels_last(graph: torch.fx.Graph, convolutions: list[torch.fx.Node])
     if work < channels_last_work() or shares_outputs(graph) or reads_storage(graph):
         return
     rewriter = Rewriter(graph, turned)
+    wanted = False
     try:
         rewriter.run()
         wanted = rewriter.copied_elements() * work_of_copy() <= work
-    except _NeedsGuard:
-        wanted = False
-    if not wanted:
-        rewriter.undo()
+    finally:
+        if not wanted:
+            rewriter.undo()
 
 
 def _only_batches_vary(graph: torch.fx.Graph) -> bool:
@@ -103,7 +101,7 @@ def _only_batches_vary(graph: torch.fx.Graph) -> bool:
 
 @contextlib.contextmanager
 def _without_guards(environment: Any) -> Iterator[None]:
-    """Has torch raise `_NeedsGuard` where it would have to know more of a symbol, which it logs as a failure."""
+    """Has torch raise a RuntimeError where it would have to know more of a symbol, which it logs as a failure."""
     log = logging.getLogger(symbolic_shapes.__name__)
     log.addFilter(_is_no_failure)
     try:
