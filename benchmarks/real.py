@@ -51,7 +51,7 @@ def call_of(fn: Any, arguments: tuple[Any, ...], mode: str) -> Call:
     return infer if mode == "inference" else train
 
 
-def measure(name: str, mode: str, ways: list[str], turns: int) -> dict[str, Any]:
+def measure(name: str, mode: str, ways: list[str], turns: int, dtype: str = "float32") -> dict[str, Any]:
     """Seconds of the first call, the medians of a call by the wall clock ("steady") and of the process's time on the
     processor, all its threads together ("cpu"), and the bytes of its peak, each by way."""
     import torch
@@ -62,6 +62,11 @@ def measure(name: str, mode: str, ways: list[str], turns: int) -> dict[str, Any]
 
     torch.manual_seed(0)
     module, arguments = (MODELS | MORE_MODELS)[name]()
+    if dtype != "float32":
+        kind = getattr(torch, dtype)
+        module.to(kind)
+        arguments = tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+                          for each in arguments)
     module.train(mode == "training")
     for each in module.modules():
         if isinstance(each, torch.nn.Dropout):
@@ -88,7 +93,8 @@ def measure(name: str, mode: str, ways: list[str], turns: int) -> dict[str, Any]
 
 def run(name: str, mode: str, threads: int, options: argparse.Namespace) -> dict[str, Any]:
     """What the model's own process found; {"problem": ...} where it failed."""
-    task = {"name": name, "mode": mode, "ways": options.ways.split(","), "turns": options.turns}
+    task = {"name": name, "mode": mode, "ways": options.ways.split(","), "turns": options.turns,
+            "dtype": options.dtype}
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads),
                                     "TORCHINDUCTOR_CACHE_DIR": options.torch_cache or f"{folder}/inductor",
@@ -139,6 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only models whose name contains one of these, with commas")
     parser.add_argument("--more", action="store_true", help="other models than those of the first list")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of weights and inputs")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--ways", default="eager,torch,fxjit")
@@ -160,7 +167,8 @@ def main(argv: list[str] | None = None) -> None:
             continue
         for mode in options.modes.split(","):
             for threads in map(int, options.threads.split(",")):
-                kept.add(f"{name} | {mode} | {threads}", functools.partial(run, name, mode, threads, options))
+                shown = name if options.dtype == "float32" else f"{name}, {options.dtype}"
+                kept.add(f"{shown} | {mode} | {threads}", functools.partial(run, name, mode, threads, options))
     print(table(kept.rows))
     print(f"\n{measured_beside()}")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import (
+    attention,
     breaks,
     call_cost,
     capture,
@@ -89,6 +90,14 @@ def test_first(name, capsys):
 @pytest.mark.parametrize("name", ["remainder, 32 channels, float32", "group norm, SiLU, last, 32 channels, bfloat16"])
 def test_patterns(name, capsys):
     patterns.main([*BRIEFLY, "--without-torch-compile", "--only", name])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[0] == name and row[2].endswith("x") and float(row[5]) > 0
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_attention(mode, capsys):
+    name = f"few places, bfloat16, {mode}"
+    attention.main([*BRIEFLY, "--without-torch-compile", "--only", name])
     _, row = rows_of(capsys.readouterr().out)
     assert row[0] == name and row[2].endswith("x") and float(row[5]) > 0
 

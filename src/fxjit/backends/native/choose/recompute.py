@@ -15,7 +15,7 @@ def should_keep(
 
     `of_elements`, `reads`: the work and the loads that are not the same for many elements. `rounded`: readers have to see the
     same numbers, which memory of a half type rounds. `broadcast`: a reader has more elements than there are, so that each would
-    be computed again and again. `again`: a reader computes it several times itself, since it passes over it several times or
+    be computed again and again. `again`: a reader computes it several times itself, since it has several loops over it or
     is several kernels, some of which go along rows and some along columns.
     """
     if loads == 0:  # numbers of places, such as the frequencies of an embedding of positions
