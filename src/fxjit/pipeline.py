@@ -256,9 +256,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Se
     if isinstance(broke, BreakGraph):
         cause, user_stack = explain_reason(broke.reason, **broke.context), broke.user_stack or user_stack
     event = events.report_skip(frame.code, signal.reason, signal.context, user_stack, cause=cause)
-    if signal.reason == "skip-told-of-compiling":  # other arguments may raise nothing
-        entries.mark_failed(frame.code, options)
-    elif signal.reason not in _SKIPPED_ONLY_NOW:
+    if signal.reason not in _SKIPPED_ONLY_NOW:
         entries.mark_skipped(frame.code, options, signal.reason)
         for guards in relied_on:
             _keep_skip(options, frame, guards, event, bound)

@@ -624,13 +624,6 @@ SKIPS = (
         ("Move the tensor code into a plain function.",),
     ),
     Reason(
-        "skip-told-of-compiling",
-        "Exception of a function that asks whether it is compiled",
-        "{error} leaves the function, which was told that a compiler is at work and may raise for that alone. Later calls are "
-        "tried again, with twice as many eager ones before each try.",
-        ("Do the same whether or not `torch.compiler.is_compiling()`.",),
-    ),
-    Reason(
         "skip-too-big",
         "Code object is too big",
         "`{function}` has {size} bytes of bytecode.",

@@ -70,18 +70,37 @@ def masked(x, mask=None):
     return x * length(mask)
 
 
-def test_what_raises_only_under_a_compiler_runs_as_in_eager():
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_raises_only_under_a_compiler_is_captured_as_in_eager(fullgraph, assert_same_as_eager):
     """As the encoder of LongT5, which leaves out its default mask when it is compiled, and then needs one."""
-    x = torch.ones(2)
-    compiled = fxjit.compile(lambda x, mask=None: masked(x + 1, mask))
-    for _ in range(3):
-        torch.testing.assert_close(compiled(x), torch.full((2,), 6.0))
-    (skipped,) = fxjit.counters["skip"]
-    assert skipped == "Exception of a function that asks whether it is compiled"
-    captured = fxjit.counters["stats"]["unique_graphs"]
-    for _ in range(9):  # as many eager calls as the last failure asks for
-        torch.testing.assert_close(compiled(x, torch.ones(2)), torch.full((2,), 4.0))
-    assert fxjit.counters["stats"]["unique_graphs"] > captured
+    assert_same_as_eager(lambda x, mask: masked(x + 1, mask), torch.ones(2), None, fullgraph=fullgraph, backend="eager",
+                         graphs=1, breaks=0, skips=False)
+
+
+def test_an_operator_that_raises_only_under_a_compiler_is_captured_as_in_eager(assert_same_as_eager):
+    def fn(x, bias):
+        if not torch.compiler.is_compiling():
+            bias = bias.expand(3, 2)
+        return torch.cat([x, bias], 1)
+    assert_same_as_eager(fn, torch.ones(3, 2), torch.ones(1, 2), backend="eager", graphs=1, breaks=0, skips=False)
+
+
+def test_a_function_that_a_break_comes_before_is_captured_as_in_eager(assert_same_as_eager):
+    def fn(x):
+        x = x * 2
+        fxjit.graph_break()
+        return masked(x + 1)
+    assert_same_as_eager(fn, torch.ones(2), fullgraph=False, backend="eager", graphs=2, breaks=1, skips=False)
+
+
+def test_what_is_caught_is_as_a_compiler_has_it():
+    def fn(x):
+        try:
+            return masked(x)
+        except AttributeError:
+            return x * 5 if torch.compiler.is_compiling() else x
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(torch.ones(2)), torch.full((2,), 5.0))
+    assert not fxjit.counters["skip"]
 
 
 def test_what_raises_in_eager_too_raises_beside_that_question():

@@ -122,8 +122,9 @@ def _known_handler(answer: object) -> Handler:
 
 def _compiling_handler(answer: bool) -> Handler:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        t.root.told_of_compiling |= answer
-        return t.make(answer)
+        told = answer and t.break_points.shows_compiler
+        t.root.told_of_compiling |= told
+        return t.make(told)
     return call
 
 

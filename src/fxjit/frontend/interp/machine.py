@@ -204,6 +204,8 @@ class Machine:
         except BreakReached as reached:
             return self._ends_at(reached.end)
         except BreakGraph as signal:
+            if signal.reason == "operator-raised":
+                self._hide_compiler(break_points)
             self.decide(break_points, signal)
         except RecursionError:  # the program calls itself without end, or nearly, through what is not inlined as a function
             context = {"function": self.code.code.co_qualname, "depth": RECURSION_LIMIT}
@@ -250,16 +252,19 @@ class Machine:
 
     def _uncaught(self, break_points: BreakPoints, exc: Value) -> NoReturn:
         """An exception leaves the root frame: CPython runs the instruction that raised it again and raises it for real. What
-        lies between that and the end of a `with` only passes it on. A program that was told of the compiler may raise for that
-        alone: its frame runs as in eager."""
-        if self.told_of_compiling:
-            broke = BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self))
-            leave_trace(SkipFrameSignal("skip-told-of-compiling", {"error": exc.describe()}, user_stack(self)), broke)
+        lies between that and the end of a `with` only passes it on."""
+        self._hide_compiler(break_points)
         if self.instructions[self.index].opname == "RERAISE" and exc in self.origins:
             step, self.index = self.origins[exc]
             signal = BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self))
             self.decide(break_points, signal, step=step, index=self.index)
         self.decide(break_points, BreakGraph("opcode-uncaught", {"error": exc.describe()}, user_stack(self)))
+
+    def _hide_compiler(self, break_points: BreakPoints) -> None:
+        """A program that was told of the compiler may raise for that alone: it is traced once more, and hears what eager code
+        hears."""
+        if self.told_of_compiling:
+            leave_trace(RestartTrace("what was told of the compiler raises", action=break_points.hide_compiler))
 
     def decide(self, break_points: BreakPoints, signal: BreakGraph, step: int | None = None,
                index: int | None = None) -> NoReturn:

@@ -44,6 +44,8 @@ class BreakPoints:
         self.holds_locks = True
         #: Whether classes may be made while tracing.
         self.makes_classes = True
+        #: Whether the program hears that a compiler is at work, where it asks.
+        self.shows_compiler = True
         #: Whether a break is an error.
         self.whole = False
         #: Whether what only a run knows may be a symbol at this point.
@@ -85,6 +87,11 @@ class BreakPoints:
     def start_over(self) -> None:
         """Forget all points: the next attempt is about other values, and may execute other instructions."""
         self._points.clear()
+
+    def hide_compiler(self) -> None:
+        """The next attempt goes as the program does where no compiler is at work."""
+        self.shows_compiler = False
+        self.start_over()
 
     @property
     def first_step(self) -> int | None:
