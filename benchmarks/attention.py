@@ -1,5 +1,6 @@
-"""`python -m benchmarks.attention`: scaled dot product attention on a processor, as `benchmarks.first` measures: seconds of the
-first call, steady ratios. Its kernels are fxjit's; eager's and torch.compile's are ATen's.
+"""`python -m benchmarks.attention`: attention on a processor, as `benchmarks.first` measures: seconds of the first call, steady
+ratios. Its kernels are fxjit's; eager's and torch.compile's are ATen's. Of each size one is `scaled_dot_product_attention`, and one
+is written out, which fxjit recognises (not with FXJIT_CPP_OWN_ATTENTION=0).
 """
 
 from __future__ import annotations
@@ -32,6 +33,22 @@ class Attention(nn.Module):
         return scaled_dot_product_attention(*(each.transpose(1, 2) for each in heads), is_causal=self.causal)
 
 
+class ByHand(nn.Module):
+    """The same, written out."""
+
+    def __init__(self, causal: bool, keys: int) -> None:
+        super().__init__()
+        self.causal = causal
+        self.register_buffer("mask", torch.ones(1, 1, keys, keys).tril())
+
+    def forward(self, *heads: torch.Tensor) -> torch.Tensor:
+        query, key, value = (each.transpose(1, 2) for each in heads)
+        scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+        if self.causal:
+            scores = scores.masked_fill(self.mask == 0, float("-inf"))
+        return torch.softmax(scores, -1) @ value
+
+
 def cases() -> dict[str, Case]:
     """name -> (module, arguments, training)."""
     torch.manual_seed(0)
@@ -43,6 +60,7 @@ def cases() -> dict[str, Case]:
                               for rows in (queries, keys, keys))
                 kind = f"{str(dtype).removeprefix('torch.')}, {'training' if training else 'inference'}"
                 found[f"{name}, {kind}"] = Attention(causal), given, training
+                found[f"{name} by hand, {kind}"] = ByHand(causal, keys), given, training
     return found
 
 

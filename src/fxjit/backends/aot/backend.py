@@ -78,3 +78,6 @@ class BackendConfig:
     abandon: Callable[[], object] = lambda: None
     #: The profitability heuristic.
     is_unprofitable: IsUnprofitable = lambda gm, plan, graphs: False
+    #: Passes over a captured graph that AOTAutograd is to trace. Where it runs as it was captured, and for second derivatives,
+    #: it is without them.
+    captured_passes: Callable[[torch.fx.GraphModule], torch.fx.GraphModule] = lambda gm: gm

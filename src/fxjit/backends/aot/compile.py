@@ -38,16 +38,17 @@ def compile_anew(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backen
 
 
 def _through_aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig) -> CompileResult:
+    rewritten = backend.captured_passes(gm)
     try:
         if torch.is_grad_enabled() and _has_inputs_without_gradient(gm):
             raise NotEqual("AOTAutograd's wrapper cuts inputs off that get no gradient")
-        result = _planned(gm, example_inputs, backend, shortens=True)
+        result = _planned(gm, rewritten, example_inputs, backend, shortens=True)
     except NotEqual as difference:
         log.info("all of the graph is traced: %s", difference)
     else:
         if result.plan is not None:
             return result
-    return _planned(gm, example_inputs, backend, shortens=False)
+    return _planned(gm, rewritten, example_inputs, backend, shortens=False)
 
 
 def _has_inputs_without_gradient(gm: torch.fx.GraphModule) -> bool:
@@ -57,11 +58,12 @@ def _has_inputs_without_gradient(gm: torch.fx.GraphModule) -> bool:
                for node in gm.graph.find_nodes(op="placeholder"))
 
 
-def _planned(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig, shortens: bool) -> CompileResult:
-    """Compiled graphs, with a plan or AOTAutograd's callable. If it `shortens`, only a few of equal blocks are traced, and the
-    callable is of no use."""
+def _planned(gm: torch.fx.GraphModule, rewritten: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig,
+             shortens: bool) -> CompileResult:
+    """Compiled graphs of `rewritten`, with a plan or AOTAutograd's callable. If it `shortens`, only a few of equal blocks are
+    traced, and the callable is of no use."""
     autocast = torch._C._is_any_autocast_enabled()  # type: ignore[attr-defined]  # not in the stubs
-    call, artifacts = trace_and_compile(gm, example_inputs, backend, shortens)
+    call, artifacts = trace_and_compile(gm, rewritten, example_inputs, backend, shortens)
     candidate = rules.Candidate(gm, example_inputs, artifacts=artifacts, is_unprofitable=backend.is_unprofitable)
     rules.check("compiled graphs", candidate)
     if crosses_wrappers(gm):

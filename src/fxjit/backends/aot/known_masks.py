@@ -6,8 +6,7 @@ attention has faster kernels: they find out by looking at its numbers, as it is 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,12 +18,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit.schemas import acts_outside, name_of, storages_of, uses_rng, writes, written
 
 from ..graph.edit import copied
+from .new_layouts import call_of, kind_of_value, laid_out_anew
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 #: The largest mask that is looked at, in elements: 4,096 x 4,096.
 LARGEST = 1 << 24
 #: What a mask is: it lets everything through, or what is not after.
-_NOTHING, _CAUSAL = "nothing", "causal"
+NOTHING, CAUSAL = "nothing", "causal"
 
 
 def with_known_masks(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -33,32 +33,35 @@ def with_known_masks(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not isinstance(gm, torch.fx.GraphModule):
         return gm
     attentions = gm.graph.find_nodes(op="call_function", target=_ATTENTION)
-    known = _Known(gm.graph) if attentions else None
-    found = {node: what for node in attentions if known is not None and (what := known.kind_of_mask(node)) is not None}
-    values = _recalculated(gm.graph, found) if found else None
-    if known is None or values is None:
+    known = KnownValues(gm.graph) if attentions else None
+    found = {node.name: what for node in attentions if known is not None and (what := _kind_of_call(known, node)) is not None}
+    if known is None or not found:
         return gm
     changed = copied(gm)
-    kinds = {node.name: what for node, what in found.items()}
-    for node in list(changed.graph.nodes):
-        if node.name in kinds:
-            node.args, node.kwargs = _without_mask(node, kinds[node.name])
-        if node.name in values:
-            node.meta = node.meta | {"example_value": values[node.name]}
-    looked_at = {node.name for node in known.values}
-    for node in reversed(list(changed.graph.nodes)):
-        if not node.users and node.name in looked_at:
-            changed.graph.erase_node(node)
+    attentions = [node for node in changed.graph.nodes if node.name in found]
+    for node in attentions:
+        node.args, node.kwargs = _without_mask(node, found[node.name])
+    if not laid_out_anew(changed.graph, attentions):
+        return gm
+    known.drop_unused(changed.graph)
     changed.recompile()
     return changed
 
 
+def _kind_of_call(known: KnownValues, attention: torch.fx.Node) -> str | None:
+    """What the mask of the call says, if it is known."""
+    mask = attention.kwargs.get("attn_mask", attention.args[3] if len(attention.args) > 3 else None)
+    if not isinstance(mask, torch.fx.Node) or len(attention.args) > 4 or attention.kwargs.get("is_causal"):
+        return None
+    return known.kind_of_mask(mask)
+
+
 def _without_mask(attention: torch.fx.Node, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     kwargs = {key: value for key, value in attention.kwargs.items() if key != "attn_mask"}
-    return attention.args[:3], {**kwargs, "is_causal": what == _CAUSAL}
+    return attention.args[:3], {**kwargs, "is_causal": what == CAUSAL}
 
 
-class _Known:
+class KnownValues:
     """The values of a graph that depend on nothing but numbers: on no input, no state, no function of the program's own."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:
@@ -73,30 +76,34 @@ class _Known:
         self.values: dict[torch.fx.Node, Any] = {}
         self.kinds: dict[torch.fx.Node, str | None] = {}
 
-    def kind_of_mask(self, attention: torch.fx.Node) -> str | None:
-        """What the mask of the call says, if it is known."""
-        mask = attention.kwargs.get("attn_mask", attention.args[3] if len(attention.args) > 3 else None)
-        if not isinstance(mask, torch.fx.Node) or mask.name not in self.pure or len(attention.args) > 4:
-            return None
-        if attention.kwargs.get("is_causal") or mask.meta["example_value"].numel() > LARGEST:
-            return None
+    def kind_of_mask(self, mask: torch.fx.Node) -> str | None:
+        """What the mask says (`NOTHING`, `CAUSAL`), if it is known and one of these."""
         if mask not in self.kinds:
-            self.kinds[mask] = self.kind(mask)
+            self.kinds[mask] = self.told(mask, _kind_of)
         return self.kinds[mask]
 
-    def kind(self, mask: torch.fx.Node) -> str | None:
+    def told(self, node: torch.fx.Node, ask: Callable[[torch.Tensor], Any]) -> Any:
+        """What `ask` says of the node's value; None where that is not known."""
+        if node.name not in self.pure or node.meta["example_value"].numel() > LARGEST:
+            return None
         try:
             with _disable_current_modes(), torch.no_grad():
-                value = self.value(mask)
-                return _kind_of(value)
+                return ask(self.value(node))
         except Exception:  # whatever torch says of it, it says when the graph runs
             return None
+
+    def drop_unused(self, graph: torch.fx.Graph) -> None:
+        """Takes out of the graph, or of its copy, what was looked at and nobody reads any more."""
+        looked_at = {node.name for node in self.values}
+        for node in reversed(list(graph.nodes)):
+            if not node.users and node.name in looked_at:
+                graph.erase_node(node)
 
     def value(self, node: torch.fx.Node) -> Any:
         if node not in self.values:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.value)  # type: ignore[misc]  # a tuple of two
-            value = _call(node, args, kwargs)
-            if _kind_of_value(value) != _kind_of_value(node.meta["example_value"]):
+            value = call_of(node, args, kwargs)
+            if kind_of_value(value) != kind_of_value(node.meta["example_value"]):
                 raise TypeError("another tensor than while tracing: a mode or default of the program's is not in force here")
             self.values[node] = value
         return self.values[node]
@@ -126,73 +133,7 @@ def _kind_of(mask: torch.Tensor) -> str | None:
             return None
         mask = through
     if bool(mask.all()):
-        return _NOTHING
+        return NOTHING
     rows, columns = mask.shape[-2:]
     causal = torch.ones(rows, columns, dtype=torch.bool, device=mask.device).tril()
-    return _CAUSAL if rows == columns and bool((mask == causal).all()) else None
-
-
-def _recalculated(graph: torch.fx.Graph, found: dict[torch.fx.Node, str]) -> dict[str, Any] | None:
-    """The fake values that change: on some devices kernels without a mask lay out their results otherwise, and then so is what
-    follows. None where the graph's results would, or where that can't be said."""
-    values: dict[torch.fx.Node, Any] = {}
-
-    def value(node: torch.fx.Node) -> Any:
-        return values[node] if node in values else node.meta["example_value"]
-
-    for node in graph.nodes:
-        if node.op == "output":
-            return None if any(each in values for each in node.all_input_nodes) else {n.name: v for n, v in values.items()}
-        if node not in found and not any(each in values for each in node.all_input_nodes):
-            continue
-        try:
-            before = node.meta["example_value"]
-            args, kwargs = _without_mask(node, found[node]) if node in found else (node.args, node.kwargs)
-            with _modes_of(before):
-                after = _called(node, args, kwargs, value)
-            leaves = [pytree.tree_leaves(each) for each in (before, after)]
-            if [*map(_with_modes, leaves[0])] != [*map(_with_modes, leaves[1])]:
-                return None
-            is_view = not _memory(after).isdisjoint(_memory(list(values.values())))
-            if is_view or [_layout(each) for each in leaves[0]] != [_layout(each) for each in leaves[1]]:
-                values[node] = after
-        except Exception:  # a view that the layout does not allow, or what fakes cannot say
-            return None
-    return None
-
-
-@contextlib.contextmanager
-def _modes_of(made: Any) -> Iterator[None]:
-    """The modes of autograd that these tensors were made in, as far as they show it."""
-    tensors = [each for each in pytree.tree_leaves(made) if isinstance(each, torch.Tensor)]
-    inference = any(each.is_inference() for each in tensors)
-    with torch.inference_mode() if inference else torch.set_grad_enabled(any(each.requires_grad for each in tensors)):
-        yield
-
-
-def _called(node: torch.fx.Node, args: Any, kwargs: Any, value: Callable[[torch.fx.Node], Any]) -> Any:
-    args, kwargs = torch.fx.node.map_arg((args, kwargs), value)  # type: ignore[misc]  # a tuple of two
-    fake = next(each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, FakeTensor))
-    with fake.fake_mode:
-        return _call(node, args, kwargs)
-
-
-def _call(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-    target: Any = node.target
-    return target(*args, **kwargs) if node.op == "call_function" else getattr(args[0], target)(*args[1:], **kwargs)
-
-
-def _kind_of_value(value: Any) -> Any:
-    return (tuple(value.shape), value.dtype, value.device) if isinstance(value, torch.Tensor) else value
-
-
-def _with_modes(value: Any) -> Any:
-    return (_kind_of_value(value), value.requires_grad, value.is_inference()) if isinstance(value, torch.Tensor) else value
-
-
-def _memory(values: Any) -> set[int]:
-    return {each.untyped_storage()._cdata for each in pytree.tree_leaves(values) if isinstance(each, torch.Tensor)}
-
-
-def _layout(value: Any) -> Any:
-    return (tuple(value.stride()), value.storage_offset()) if isinstance(value, torch.Tensor) else None
+    return CAUSAL if rows == columns and bool((mask == causal).all()) else None

@@ -40,15 +40,17 @@ log = logs.artifact("aot_graphs")
 
 @in_copied_context
 def trace_and_compile(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig, shortens: bool = False,
+    gm: torch.fx.GraphModule, rewritten: torch.fx.GraphModule, example_inputs: Sequence[Any], backend: BackendConfig,
+    shortens: bool = False,
 ) -> tuple[Callable[..., Any], CompiledArtifacts]:
-    """AOTAutograd's callable, with its runtime wrappers, and what was compiled. If it `shortens`, only a few of equal
-    blocks are traced, and the callable is of no use; raises NotEqual where none are. Raises RunAsCaptured."""
+    """AOTAutograd's callable for `rewritten` (the backend's `captured_passes`), with its runtime wrappers, and what was
+    compiled. If it `shortens`, only a few of equal blocks are traced, and the callable is of no use; raises NotEqual where none
+    are. Raises RunAsCaptured."""
     from torch._functorch.aot_autograd import aot_module_simplified
 
     required = tuple(isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs)
     artifacts, pending = CompiledArtifacts(required_grad=required), list[Any]()
-    traced, traced_inputs, runs = shortened(gm, example_inputs) if shortens else (gm, example_inputs, [])
+    traced, traced_inputs, runs = shortened(rewritten, example_inputs) if shortens else (rewritten, example_inputs, [])
     if shortens and not runs:
         raise NotEqual("no blocks")
     lengthenings = [Lengthening(run) for run in reversed(runs)]

@@ -40,13 +40,14 @@ def call_like(graph: torch.fx.Graph, like: Node, target: Any, *args: Any, **kwar
     return node
 
 
-def call_captured(graph: torch.fx.Graph, function: Any, *args: Any) -> Node:
+def call_captured(graph: torch.fx.Graph, function: Any, *args: Any, **kwargs: Any) -> Node:
     """A call in a captured graph, at the insertion point, with its fake value if its arguments have theirs."""
-    node = graph.call_function(function, args)
+    node = graph.call_function(function, args, kwargs)
     given = {each: each.meta.get("example_value") for each in node.all_input_nodes}
     if all(isinstance(value, (FakeTensor, tuple)) for value in given.values()):
         with python_dispatcher():  # sizes may be symbols
-            node.meta["example_value"] = function(*torch.fx.node.map_arg(args, given.__getitem__))
+            args, kwargs = torch.fx.node.map_arg((args, kwargs), given.__getitem__)  # type: ignore[misc]  # a tuple of two
+            node.meta["example_value"] = function(*args, **kwargs)
     return node
 
 

@@ -38,7 +38,8 @@ def native(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: A
 
     with compiling(), kept_whole(has_symbols(gm)):
         return compile_with_aot(with_known_masks(gm), example_inputs, BackendConfig(
-            _compile_aten, "native", table, own_joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable, **store))
+            _compile_aten, "native", table, own_joint_passes, abandon=abandon, is_unprofitable=_is_unprofitable,
+            captured_passes=_captured_passes, **store))
 
 
 def _start_compilers(example_inputs: Sequence[Any]) -> None:
@@ -80,6 +81,12 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
     open_log_softmax(joint.graph)
     open_group_norm(joint.graph)
     open_batch_norm(joint.graph)
+
+
+def _captured_passes(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    from .choose.attention import with_own_attention
+
+    return with_own_attention(gm)
 
 
 def own_joint_passes(joint: torch.fx.GraphModule) -> None:
