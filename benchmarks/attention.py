@@ -1,6 +1,6 @@
 """`python -m benchmarks.attention`: attention on a processor, as `benchmarks.first` measures: seconds of the first call, steady
-ratios. Its kernels are fxjit's; eager's and torch.compile's are ATen's. Of each size one is `scaled_dot_product_attention`, and one
-is written out, which fxjit recognises (not with FXJIT_CPP_OWN_ATTENTION=0).
+ratios. Its kernels are fxjit's; eager's and torch.compile's are ATen's. Of each size one is `scaled_dot_product_attention`, and
+one is written out, which fxjit recognises (not with FXJIT_CPP_OWN_ATTENTION=0).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import fxjit
 from fxjit import _C, tensor_shim
-from fxjit.backends.native.choose import attention as choice
+from fxjit.backends.aot import attention_by_hand
 
 pytestmark = [
     pytest.mark.compiles,
@@ -29,13 +29,13 @@ def graphs(monkeypatch):
     fxjit.reset()
     monkeypatch.setattr(fxjit.config, "small_graphs_as_captured", False)
     found = []
-    plain = choice.with_attention
+    plain = attention_by_hand.with_attention
 
     def seen(gm, is_preferred):
-        found.append(plain(gm, lambda query, key: True))
+        found.append(plain(gm, lambda query, key: fxjit.config.cpp.own_attention))  # on every processor
         return found[-1]
 
-    monkeypatch.setattr(choice, "with_attention", seen)
+    monkeypatch.setattr(attention_by_hand, "with_attention", seen)
     return found
 
 
@@ -340,4 +340,4 @@ def test_a_layout_that_later_calls_need(graphs):
 def test_the_setting_turns_it_off(graphs, monkeypatch):
     monkeypatch.setattr(fxjit.config.cpp, "own_attention", False)
     assert_as_eager(by_operators, heads())
-    assert not graphs
+    assert graphs and not attentions(graphs)

@@ -20,7 +20,7 @@ from fxjit.schemas import name_of, storages_of, written_storages
 from ..graph.edit import call_captured, copied
 from ..graph.layout import expressions, hints
 from .known_masks import CAUSAL, KnownValues
-from .new_layouts import laid_out_anew, modes_of
+from .restriding import laid_out_anew, modes_of
 
 Node = torch.fx.Node
 #: Whether attention of such queries and keys, of (batch, heads, length, width), is to be ATen's call.
@@ -164,7 +164,7 @@ def _put_in(graph: torch.fx.Graph, found: list[_Attention], copies: bool) -> lis
     known, made = KnownValues(graph), []
     for each, mask in zip(found, masks, strict=True):
         kind = None if mask is None else known.kind_of_mask(mask)
-        empty = mask is not None and not known.told(mask, _no_row_is_empty)
+        empty = mask is not None and not known.answer(mask, _no_row_is_empty)
         with graph.inserting_before(each.last), modes_of(each.last.meta["example_value"]):
             new = each.call(graph, mask if kind is None else None, kind == CAUSAL, empty)
             new = call_captured(graph, torch.clone, new, memory_format=torch.contiguous_format) if copies else new
@@ -173,7 +173,7 @@ def _put_in(graph: torch.fx.Graph, found: list[_Attention], copies: bool) -> lis
         made.append(new)
     for each in found:
         _drop(graph, each)
-    known.drop_unused(graph)
+    known.erase_dead(graph)
     return made
 
 
@@ -222,7 +222,7 @@ def _attentions(graph: torch.fx.Graph, is_preferred: IsPreferred) -> Iterator[_A
         if found.last.meta["example_value"].requires_grad and found.scores.masks and found.scores.number is None:
             # The derivative of ATen's is not that of eager in rows where numbers of any size were added to all scores.
             known = known or KnownValues(graph)
-            if len(found.scores.masks) > 1 or not known.told(found.scores.masks[0], _no_row_is_empty):
+            if len(found.scores.masks) > 1 or not known.answer(found.scores.masks[0], _no_row_is_empty):
                 continue
         # All of it is read where the last product is.
         changed = written_storages(graph) if changed is None else changed

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fxjit.schemas import acts_outside, name_of, storages_of, uses_rng, writes, written
 
 from ..graph.edit import copied
-from .new_layouts import call_of, kind_of_value, laid_out_anew
+from .restriding import call_of, kind_of_value, laid_out_anew
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 #: The largest mask that is looked at, in elements: 4,096 x 4,096.
@@ -43,7 +43,7 @@ def with_known_masks(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         node.args, node.kwargs = _without_mask(node, found[node.name])
     if not laid_out_anew(changed.graph, attentions):
         return gm
-    known.drop_unused(changed.graph)
+    known.erase_dead(changed.graph)
     changed.recompile()
     return changed
 
@@ -79,10 +79,10 @@ class KnownValues:
     def kind_of_mask(self, mask: torch.fx.Node) -> str | None:
         """What the mask says (`NOTHING`, `CAUSAL`), if it is known and one of these."""
         if mask not in self.kinds:
-            self.kinds[mask] = self.told(mask, _kind_of)
+            self.kinds[mask] = self.answer(mask, _kind_of)
         return self.kinds[mask]
 
-    def told(self, node: torch.fx.Node, ask: Callable[[torch.Tensor], Any]) -> Any:
+    def answer(self, node: torch.fx.Node, ask: Callable[[torch.Tensor], Any]) -> Any:
         """What `ask` says of the node's value; None where that is not known."""
         if node.name not in self.pure or node.meta["example_value"].numel() > LARGEST:
             return None
@@ -92,7 +92,7 @@ class KnownValues:
         except Exception:  # whatever torch says of it, it says when the graph runs
             return None
 
-    def drop_unused(self, graph: torch.fx.Graph) -> None:
+    def erase_dead(self, graph: torch.fx.Graph) -> None:
         """Takes out of the graph, or of its copy, what was looked at and nobody reads any more."""
         looked_at = {node.name for node in self.values}
         for node in reversed(list(graph.nodes)):

@@ -84,9 +84,11 @@ def joint_passes(joint: torch.fx.GraphModule) -> None:
 
 
 def _captured_passes(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    from .choose.attention import with_own_attention
+    from fxjit.backends.aot.attention_by_hand import with_attention
 
-    return with_own_attention(gm)
+    from .choose.attention import is_attention_preferred
+
+    return with_attention(gm, is_attention_preferred)
 
 
 def own_joint_passes(joint: torch.fx.GraphModule) -> None:
