@@ -109,6 +109,20 @@ def test_what_cannot_be_undone_breaks_the_graph(breaks):
     assert breaks(write_behind_its_back, torch.zeros(3)) == "data-branch"
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_check_of_what_is_read_without_its_gradient_is_no_break(backend):
+    """As the ranges of transformers' I-BERT."""
+    def ranged(x, low):
+        least = x.data.min()
+        assert least.isnan().sum() == 0 and low.data.isnan().sum() == 0, "no range"
+        return torch.minimum(low, least) + x
+
+    fxjit.reset()
+    compiled = fxjit.compile(ranged, backend=backend, fullgraph=True)
+    for x in (torch.ones(3, requires_grad=True), torch.full((3,), torch.nan), torch.zeros(3, requires_grad=True)):
+        assert_same_call(ranged, compiled, x, torch.ones(1), rtol=1.3e-6)
+
+
 def test_a_check_that_often_fails_becomes_a_break():
     counter = CompileCounter()
     fxjit.reset()

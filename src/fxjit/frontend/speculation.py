@@ -83,8 +83,8 @@ class Speculation:
 
     def is_repeatable(self, graph: torch.fx.Graph) -> bool:
         """Whether the frame may start over where the graph failed: it wrote to nothing and drew no random numbers."""
-        return not self.is_any_written(graph) and not any(
-            _holds_state(node) or not _is_repeatable(node) or updated_statistics(node) or uses_rng(node)
+        return not self.is_any_written(graph) and _are_repeatable(graph) and not any(
+            _holds_state(node) or updated_statistics(node) or uses_rng(node)
             for node in graph.nodes if node.op != "placeholder"
         )
 
@@ -97,7 +97,7 @@ class Speculation:
 
     def is_torchs_own(self, graph: torch.fx.Graph) -> bool:
         """Whether the graph calls operators of torch's only, none of which runs code of the program's."""
-        return all(not _holds_state(node) and _is_repeatable(node) for node in graph.nodes)
+        return not any(map(_holds_state, graph.nodes)) and _are_repeatable(graph)
 
     def finish(self, graph: torch.fx.Graph) -> tuple[bool, SpeculationCheck | None]:
         """Whether the speculation holds as it is, and the checks that the graph has to output; None where nothing was
@@ -120,13 +120,13 @@ class Speculation:
     def restart(self, graph: torch.fx.Graph) -> RestartPlan | None:
         """What running again takes, if the inputs are as they were; None where more than they may have changed."""
         nodes = [node for node in graph.nodes if node.op != "placeholder"]
-        if any(_holds_state(node) or not _is_repeatable(node) for node in nodes):
+        if any(map(_holds_state, nodes)) or not _are_repeatable(graph):
             return None
         return RestartPlan(any(map(uses_rng, nodes)), any(map(_is_integer, graph.nodes)))
 
     def _copied_inputs(self, graph: torch.fx.Graph) -> UndoPlan | None:
         """The inputs that the graph writes to; None if copies of them do not undo what it does."""
-        if not all(map(_is_repeatable, graph.nodes)):
+        if not _are_repeatable(graph):
             return None
         memory = written_storages(graph)
         whole = any(reaches_beyond(node) and not memory.isdisjoint(storages_of([node])) for node in all_nodes(graph))
@@ -166,12 +166,20 @@ def _holds_state(node: torch.fx.Node) -> bool:
     return node.op == "call_module" or (node.op == "get_attr" and next(inner_graphs(node), None) is None)
 
 
-def _is_repeatable(node: torch.fx.Node) -> bool:
-    """Whether what the node does is done again with the same outcome, once its inputs and the generators are as before."""
-    if any(_holds_state(each) or not _is_repeatable(each) for inner in inner_graphs(node) for each in inner.graph.nodes):
+def _are_repeatable(graph: torch.fx.Graph) -> bool:
+    """Whether what the nodes do is done again with the same outcome, once its inputs and the generators are as before."""
+    if not all(map(_is_repeatable, graph.nodes)):
         return False
-    if node.op != "call_function":
+    # What is written to `x.data` leaves no trace in the version of `x`.
+    data = [node for node in graph.nodes if node.target is getattr and node.args[1] == "data"]
+    return not data or written_storages(graph).isdisjoint(storages_of(data))
+
+
+def _is_repeatable(node: torch.fx.Node) -> bool:
+    if any(_holds_state(each) for inner in inner_graphs(node) for each in inner.graph.nodes):
+        return False
+    if not all(_are_repeatable(inner.graph) for inner in inner_graphs(node)):
+        return False
+    if node.op != "call_function" or node.target is getattr:
         return True
-    if node.target is getattr:
-        return node.args[1] != "data"  # what is written to that leaves no trace in the version of the tensor it is of
     return not runs_once(node.target) or only_computes(node.target)
