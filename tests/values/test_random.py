@@ -246,7 +246,7 @@ def drops_layers(x: torch.Tensor) -> Any:
 
 def crops(x: torch.Tensor) -> Any:
     y = x.sin()
-    at = random.randint(0, 1)
+    at = random.randint(0, 5)
     return y[at : at + 2] + random.random()
 
 
@@ -340,6 +340,75 @@ def test_a_test_that_puts_a_mock_in_the_place_of_what_draws_sees_every_call(monk
         expected, wanted = program(x), len(calls)
         calls.clear()
         assert torch.equal(fxjit.compile(program, backend="eager")(x), expected) and len(calls) == wanted
+
+
+def cropped(x: torch.Tensor) -> Any:
+    """Inside of the tensor wherever it begins: three rows, whatever the number."""
+    image = x.outer(torch.arange(6.0)).sin()
+    top, left = random.randint(0, image.shape[0] - 2), random.randrange(3)
+    part = image[top : top + 2, left : left + 3]
+    return part, part.shape, part.flip(1) * 2, image[top:][:1], image.narrow(1, left, 2)
+
+
+def one_of_the_rows(x: torch.Tensor) -> Any:
+    rows = x.outer(x + 1)
+    at = random.randrange(len(rows))
+    rows[at] = rows[-1 - at] * 2
+    rows[at, random.randint(0, 3)] += 5
+    return rows, rows[at], rows[at, 1:3], rows[:, at].sum(), at
+
+
+def of_some_size(x: torch.Tensor) -> Any:
+    n = random.randint(2, 5)
+    made = torch.zeros(n, 4) + x
+    padded = torch.nn.functional.pad(x, (0, n))
+    return made, made.shape, padded, torch.arange(n) * 2, x.repeat(n), torch.full((n,), n)
+
+
+def within_bounds(x: torch.Tensor) -> Any:
+    """Decisions that come out the same for every number that may be drawn."""
+    if random.random() < 1.0 and not random.random() < 0.0 and random.uniform(1, 2) > 0.5:
+        x = x + 1
+    at = max(int(random.random() * 4), 0)
+    if at < 4 and abs(at - 3) <= 3 and at % 2 < 2 and math.floor(random.uniform(2, 3)) >= 2 and random.getrandbits(2) != 4:
+        x = x * 2
+    scale = random.choice([2, 3, 4])
+    if scale:
+        x = x / scale
+    return x, x[at], x[random.sample(range(3), 2)[0]], min(random.sample(range(3), 2)) <= 2
+
+
+@pytest.mark.parametrize("program", [cropped, one_of_the_rows, of_some_size, within_bounds])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_holds_for_all_numbers_that_may_be_drawn(program: Program, backend: str) -> None:
+    assert_drawn_as_eager(program, backend=backend)
+
+
+def above_its_end(x: torch.Tensor) -> Any:
+    at = random.randint(2, 4)
+    return x[at : at + 2]
+
+
+def of_size_one(x: torch.Tensor) -> Any:
+    return torch.zeros(random.randint(0, 2), 4) + x
+
+
+def behind_the_last(x: torch.Tensor) -> Any:
+    try:
+        return x[random.randint(0, 5)]
+    except IndexError:
+        return x
+
+
+def apart(x: torch.Tensor) -> Any:
+    """Each is within the tensor, and nothing is said of the two together."""
+    return x[random.randint(0, 3) : random.randint(0, 3)]
+
+
+@pytest.mark.parametrize("program", [above_its_end, of_size_one, behind_the_last, apart])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_does_not(program: Program, backend: str) -> None:
+    assert_drawn_as_eager(program, fullgraph=False, backend=backend)
 
 
 NAMES, LAYERS = ("relu", "tanh", "sin"), [torch.nn.Linear(4, 4) for _ in range(3)]

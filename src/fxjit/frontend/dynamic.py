@@ -400,11 +400,13 @@ class ShapePolicy:
         self.floats.append(made)
         return made
 
-    def random_number(self, number: int | float, source: Source) -> SymbolicFloat | Any:
+    def random_number(self, number: int | float, source: Source, bounds: tuple[Any, Any] | None) -> SymbolicFloat | Any:
         """The stand-in for a random number computed before the graph runs: a SymInt, or a float input."""
         made = self.symbolic_float(number, source) if isinstance(number, float) else self.symbolic_int(number, source)
         value = made.value if isinstance(made, SymbolicFloat) else made
         self.random_symbols |= value.node.expr.free_symbols
+        if bounds is not None and type(number) is int and bounds[0] < bounds[1]:
+            self.shape_env._update_var_to_range(value.node.expr, ValueRanges(*bounds))
         return made
 
     def decided_on_random(self) -> bool:

@@ -208,11 +208,11 @@ class Trace:
             return None
         return (found.example, found.source) if isinstance(found.example, torch.Tensor) else None
 
-    def random_input(self, number: int | float, source: Source) -> SymValue:
+    def random_input(self, number: int | float, source: Source, bounds: tuple[Any, Any] | None = None) -> SymValue:
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="a random number")
         self.has_symbols = True
-        made = self.policy.random_number(number, source)
+        made = self.policy.random_number(number, source, bounds)
         self.new_source_state("random symbols")["all"] = self.policy.random_symbols
         if isinstance(made, SymbolicFloat):
             return SymValue(self._float_node(made, source), made.value)

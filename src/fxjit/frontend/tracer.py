@@ -233,9 +233,9 @@ class RngTracer(Protocol):
     def graph_uses_rng(self) -> bool:
         """Whether a node that is in the graph so far may need a random generator."""
 
-    def random_input(self, number: int | float, source: Source) -> SymValue:
-        """An input of the graph for a random number computed before it runs; `number` is an example. Nothing guards it: it is
-        not there yet when guards are checked."""
+    def random_input(self, number: int | float, source: Source, bounds: tuple[Any, Any] | None = None) -> SymValue:
+        """An input of the graph for a random number computed before it runs; `number` is an example, and `bounds` are the least
+        and the greatest that it may be. Nothing guards it: it is not there yet when guards are checked."""
 
     def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
         """An input of the graph for a random array that is computed before it runs; `tensor` is an example. Its shape and dtype

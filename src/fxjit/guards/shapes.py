@@ -20,7 +20,7 @@ from sympy.printing.str import StrPrinter
 from fxjit._C import SHAPE_OPS
 from fxjit.guards.kinds import ConstIs, Guard, PythonCheck, ShapeExpr
 from fxjit.guards.relation import Relation
-from fxjit.guards.source import AttrSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
+from fxjit.guards.source import AttrSource, RandomSource, Source, TensorOffsetSource, TensorSizeSource, TensorStrideSource
 from fxjit.tensor_wrappers import is_ragged
 from fxjit.torch_private import get_or, optional
 
@@ -154,6 +154,8 @@ class _Collector:
         for symbol, place in self._places.items():
             bounds = self._env.var_to_range.get(symbol)
             if bounds is None or (_of_a_base(place) and symbol not in used):
+                continue
+            if isinstance(place.root, RandomSource):  # the generator keeps to it, and nothing is there yet to be looked at
                 continue
             parts = []
             if bounds.lower not in (-sympy.oo, _NegativeIntInfinity()):

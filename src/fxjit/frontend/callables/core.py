@@ -39,7 +39,7 @@ from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.pymodule import PyModuleValue
-from fxjit.frontend.values.random_values import RandomValue, are_random, compute
+from fxjit.frontend.values.random_values import RandomValue, are_random, compute, extreme
 from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
 from fxjit.frontend.values.sets import unpack_in_any_order
 from fxjit.frontend.values.text_buffers import BufferValue
@@ -560,7 +560,7 @@ def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) ->
         if symbolic is not None:
             return symbolic
     if key is None and are_random(items):
-        return compute(t, fn, items, may_fail=False)
+        return extreme(t, fn, items)
     if key is None and choices.stays_in_graph(t, items):
         found = items[0]
         for item in items[1:]:

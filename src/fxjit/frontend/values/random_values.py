@@ -2,7 +2,7 @@
 
 rng.py makes them; frontend/rng_steps.py has the steps that compute them before the graph. Arithmetic on them and on constants
 is a step more, done by Python itself; in an operation with a tensor they are inputs of the graph. A decision on one breaks the
-graph.
+graph, unless it is the same for all numbers that may be drawn (random_bounds.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.random_bounds import Bounds, between, comparison, of_extreme, of_function, of_operator
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.traits import Indistinct, LateIndex
@@ -33,12 +34,16 @@ _MOST: Final = 1 << 62
 
 
 class RandomValue(LateIndex):
-    """The result of the step at `at`: a number or a text."""
+    """The result of the step at `at`: a number or a text. `made`: the operator and its operands, where it is one on integers
+    that graphs have, too: a slice from `k` to `k + 3` has three rows."""
 
-    def __init__(self, at: int, example: object) -> None:
+    def __init__(self, at: int, example: object, bounds: Bounds | None = None,
+                 made: tuple[str, Value, Value] | None = None) -> None:
         super().__init__(RandomSource(at))
         self.at = at
         self.example: Any = example
+        self.bounds = bounds
+        self.made = made
 
     def pytype(self) -> type:
         return type(self.example)
@@ -61,9 +66,18 @@ class RandomValue(LateIndex):
             if type(self.example) not in (int, float) or not abs(self.example) < _MOST:
                 self.refuse(t)
             assert self.source is not None
-            inputs[name] = t.random_input(self.example, self.source)
+            inputs[name] = self._calculated(t) or t.random_input(self.example, self.source, self.bounds)
         found: SymValue = inputs[name]
         return found
+
+    def _calculated(self, t: Tracer) -> SymValue | None:
+        """The number as what the graph makes of others."""
+        if self.made is None:
+            return None
+        op, *operands = self.made
+        left, right = (each.in_graph(t) if isinstance(each, RandomValue) else each for each in operands)
+        found = protocol.binary(t, op, left, right)
+        return found if isinstance(found, SymValue) else None
 
     def graph_arg(self, t: Tracer) -> Any:
         return self.in_graph(t).node
@@ -71,6 +85,8 @@ class RandomValue(LateIndex):
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def nb_bool(self, t: Tracer) -> Value:
+        if self.bounds is not None and not self.bounds[0] <= 0 <= self.bounds[1]:
+            return t.make(True)
         self.refuse(t)
 
     def tp_hash(self, t: Tracer) -> Value:
@@ -119,7 +135,8 @@ class RandomValue(LateIndex):
         if kinds <= set(RANDOM_TYPES):
             if not all(item.is_constant() for item in items):
                 self.refuse(t)
-            return compute(t, operator.getitem, [tuple(item.as_constant() for item in items), self], may_fail=True)
+            known = tuple(item.as_constant() for item in items)
+            return compute(t, operator.getitem, [known, self], may_fail=True, bounds=between(known))
         if any(item.is_constant() for item in items):
             self.refuse(t)
         # The step raises where the program does: the frame then starts over.
@@ -137,7 +154,12 @@ class RandomValue(LateIndex):
         if op == "**" and not _is_small_power(right):
             self.refuse(t)  # a negative exponent makes floats of ints, a fraction complex numbers of floats
         by_constant = op in ("/", "//", "%") and right.is_constant() and right.as_constant() != 0
-        return compute(t, protocol.BINARY[op], [left, right], may_fail=op not in _NEVER_FAIL and not by_constant)
+        fn = protocol.BINARY[op]
+        bounds = of_operator(op, fn, bounds_of(left), bounds_of(right))
+        found = compute(t, fn, [left, right], may_fail=op not in _NEVER_FAIL and not by_constant, bounds=bounds)
+        if op in _NEVER_FAIL and bounds is not None and _fits_a_graph(bounds, bounds_of(left), bounds_of(right)):
+            found.made = op, left, right
+        return found
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         kind = self.pytype()
@@ -148,7 +170,8 @@ class RandomValue(LateIndex):
         fn = _UNARY.get(op)
         if fn is None:
             self.refuse(t)
-        return compute(t, fn, [self], may_fail=kind is float and op not in ("neg", "pos", "abs", "float"))
+        may_fail = kind is float and op not in ("neg", "pos", "abs", "float")
+        return compute(t, fn, [self], may_fail=may_fail, bounds=of_function(op, fn, self.bounds))
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if isinstance(other, SymValue):
@@ -157,7 +180,8 @@ class RandomValue(LateIndex):
         if not (_is_number(self) and _is_number(other)) and not (same_kind and _is_known(other)):
             unlike = other.pytype() in (type(None), *RANDOM_TYPES) and op in ("==", "!=")
             return NOT_IMPLEMENTED if unlike else self._beside(t, other)
-        return compute(t, protocol.COMPARE[op], [self, other], may_fail=False)
+        known = None if same_kind else comparison(op, bounds_of(self), bounds_of(other))
+        return compute(t, protocol.COMPARE[op], [self, other], may_fail=False) if known is None else t.make(known)
 
     def _beside(self, t: Tracer, other: Value) -> _NotImplemented:
         """The other operand is no number of Python's. Tensors and objects of the user's take random numbers as they take any;
@@ -174,6 +198,21 @@ def _is_number(value: Value) -> bool:
 def _is_known(value: Value) -> bool:
     """Whether a step takes it as an argument."""
     return isinstance(value, RandomValue) or value.is_constant()
+
+
+def bounds_of(value: Value) -> Bounds | None:
+    """Between which two a number lies; None where that is not known."""
+    return value.bounds if isinstance(value, RandomValue) else between([value.as_constant()]) if value.is_constant() else None
+
+
+def _fits_a_graph(*found: Bounds | None) -> bool:
+    """Integers that a machine word holds."""
+    return all(each is not None and type(each[0]) is int and each[0] > -_MOST and each[1] < _MOST for each in found)
+
+
+def extreme(t: Tracer, fn: Callable[..., Any], numbers: Sequence[Value]) -> Value:
+    """The least or the greatest of numbers that `are_random`."""
+    return compute(t, fn, numbers, may_fail=False, bounds=of_extreme(fn, list(map(bounds_of, numbers))))
 
 
 def are_random(numbers: Sequence[Value]) -> bool:
@@ -251,12 +290,13 @@ def of_math(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value |
         return None
     if fn.__name__ not in _TO_FLOAT or not all(map(_is_number, args)):
         random.refuse(t)
-    return compute(t, fn, args, may_fail=True)
+    return compute(t, fn, args, may_fail=True, bounds=of_function(fn.__name__, fn, random.bounds))
 
 
-def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], *, may_fail: bool) -> Value:
+def compute(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], *, may_fail: bool,
+            bounds: Bounds | None = None) -> RandomValue:
     """`fn(*args)` as a step; the type of what it gives must be that of its example, whatever comes."""
-    return random_value(t, step(t, fn, args, {}, may_fail=may_fail))
+    return random_value(t, step(t, fn, args, {}, may_fail=may_fail), bounds)
 
 
 def step(t: Tracer, fn: Callable[..., Any], args: Sequence[Value | object], kwargs: Mapping[str, object], *,
@@ -276,9 +316,9 @@ def _argument(arg: Value | object) -> object:
     return arg.as_constant() if isinstance(arg, Value) else arg
 
 
-def random_value(t: Tracer, at: int) -> RandomValue:
-    """The value of what the step at `at` gives."""
+def random_value(t: Tracer, at: int, bounds: Bounds | None = None) -> RandomValue:
+    """The value of what the step at `at` gives; `bounds`: between which two it lies."""
     rng_steps: RngSteps = t.rng_steps
     example = rng_steps.example(at)
     assert type(example) in RANDOM_TYPES, f"{example!r} is no random value"
-    return RandomValue(at, example)
+    return RandomValue(at, example, bounds)

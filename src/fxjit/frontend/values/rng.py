@@ -23,7 +23,8 @@ from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import Handler, handles, pass_on, resolve
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import look_up
-from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, random_value, step
+from fxjit.frontend.values.random_bounds import Bounds, between, of_method
+from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, bounds_of, random_value, step
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.untraceable import UntraceableValue
@@ -178,7 +179,8 @@ def _number(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], 
     if not numbers or type(generator) is not PythonRngValue:
         refuse(t, f"random.{name}")
     fn = getattr(random.Random, name)
-    return random_value(t, step(t, fn, [generator_argument(t, generator), *given], named, may_fail=may_fail))
+    bounds = None if named else of_method(name, list(map(bounds_of, args)))
+    return random_value(t, step(t, fn, [generator_argument(t, generator), *given], named, may_fail=may_fail), bounds)
 
 
 def _seed(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -224,11 +226,11 @@ def _items(t: Tracer, name: str, population: Value) -> Any:
     return known
 
 
-def _list_of(t: Tracer, at: int, length: int, name: str) -> ListValue:
-    """The list that a step gives, as a list of what further steps take from it."""
+def _list_of(t: Tracer, at: int, length: int, name: str, bounds: Bounds | None) -> ListValue:
+    """The list that a step gives, as a list of what further steps take from it, each within `bounds`."""
     if length > _MOST_ITEMS:
         refuse(t, f"random.{name}")
-    return ListValue([random_value(t, step(t, operator.getitem, [StepResult(at), index], {}, may_fail=False))
+    return ListValue([random_value(t, step(t, operator.getitem, [StepResult(at), index], {}, may_fail=False), bounds)
                       for index in range(length)])
 
 
@@ -236,7 +238,8 @@ def _choice(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], 
     if len(args) != 1 or kwargs:
         refuse(t, f"random.{name}")
     items = _items(t, name, args[0])
-    return random_value(t, step(t, random.Random.choice, [generator_argument(t, generator), items], {}, may_fail=False))
+    at = step(t, random.Random.choice, [generator_argument(t, generator), items], {}, may_fail=False)
+    return random_value(t, at, between(list(items)))
 
 
 def _several(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -248,7 +251,7 @@ def _several(t: Tracer, generator: PythonRngValue, name: str, args: list[Value],
     if any(isinstance(arg, StepResult) for arg in (*given, *named.values())):
         refuse(t, f"random.{name}")
     at = step(t, getattr(random.Random, name), [generator_argument(t, generator), items, *given], named, may_fail=False)
-    return _list_of(t, at, len(t.rng_steps.example(at)), name)
+    return _list_of(t, at, len(t.rng_steps.example(at)), name, between(list(items)))
 
 
 def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
@@ -264,7 +267,7 @@ def _shuffle(t: Tracer, generator: PythonRngValue, name: str, args: list[Value],
     items = _items(t, name, args[0])
     at = step(t, shuffled, [generator_argument(t, generator), items], {}, may_fail=False)
     everything = t.call(t.make(slice), [t.make(None)], None)
-    protocol.setitem(t, args[0], everything, _list_of(t, at, len(items), name))
+    protocol.setitem(t, args[0], everything, _list_of(t, at, len(items), name, between(items)))
     return t.make(None)
 
 

@@ -68,6 +68,9 @@ class SymValue(Value):
     def _decide(self, t: Tracer, convert: Callable[[Any], Any]) -> Any:
         random = t.new_source_state("random symbols").get("all")
         if random is not None and random & self.sym.node.expr.free_symbols:
+            truth = _is_for_all(self.sym) if convert is bool else None
+            if truth is not None:
+                return truth
             t.break_("data-random", value=self.describe())
         try:
             return convert(self.sym)
@@ -245,8 +248,15 @@ def _whole_quotient(size: Value, by: Value) -> tuple[Value, int] | None:
         return None
     if not isinstance(size, SymValue) or not isinstance(size.sym, torch.SymInt):
         return None
+    return (size, int(divisor)) if _is_for_all(size.sym >= 0) else None
+
+
+def _is_for_all(sym: Any) -> bool | None:
+    """The truth of a condition, where it is the same for all numbers that its symbols may stand for; else None."""
+    if not isinstance(sym, torch.SymBool):
+        return None
     statically_known = torch_private.get("torch.fx.experimental.symbolic_shapes.statically_known_true")
-    return (size, int(divisor)) if statically_known(size.sym >= 0) else None
+    return True if statically_known(sym) else False if statically_known(torch.sym_not(sym)) else None
 
 
 def _as_float(t: Tracer, value: Value) -> Value:

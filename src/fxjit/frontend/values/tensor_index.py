@@ -17,6 +17,7 @@ from fxjit.frontend.values import overrides, scalar_indices
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.traits import LateIndex
 
 
 def load(t: Tracer, tensor: GraphTensor, key: Value) -> Value:
@@ -52,8 +53,12 @@ def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> None:
 
 
 def index_of(t: Tracer, key: Value) -> Value:
-    """The key as the graph takes it: NumPy's integers are Python's, its arrays tensors."""
+    """The key as the graph takes it: NumPy's integers are Python's, its arrays tensors, and random integers its inputs."""
     key = key.realize()
+    if isinstance(key, LateIndex):
+        return key.in_graph(t) if key.pytype() is int else key
+    if isinstance(key, TupleValue) and any(isinstance(each, LateIndex) for each in key.realized()):
+        key = TupleValue([index_of(t, each) if isinstance(each, LateIndex) else each for each in key.realized()])
     if key.is_constant() and isinstance(key.as_constant(), np.generic):
         return t.make(key.as_constant().item())
     if isinstance(key, TupleValue) and any(each.pytype() is np.ndarray for each in key.realized()):

@@ -94,6 +94,10 @@ class LateIndex(Value):
         """`items[self]`, of a list or a tuple of these."""
         raise AssertionError(f"{type(self).__name__} does not say so")
 
+    def in_graph(self, t: Tracer) -> Value:
+        """The number as an input of the graph."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
+
 
 class Places(Value):
     """A container, cell or namespace: what is kept in places of its own."""
