@@ -395,7 +395,7 @@ INTERP = (
     {"nesting"},
     {"machine"},
     {"generators", "joint_conditions", "where"},
-    {"ends", "inline"},
+    {"ends", "given_generators", "inline"},
     {"ops_build"},
 )
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from tests.differential import assert_same_as_eager
+
+import fxjit
 
 
 def count(n):
@@ -180,3 +184,97 @@ def test_an_abandoned_generator_runs_its_finally():
         return x
 
     assert_same_as_eager(program, torch.ones(3), [], fullgraph=False)
+
+
+def shares(xs, by=2, *more, scale=1.0, **named):
+    def times(x):
+        return x / by * scale
+
+    for x in (*xs, *more, *named.values()):
+        yield times(x)
+
+
+def test_one_that_is_given_and_has_not_begun():
+    def program(made, x):
+        total = x
+        for each in made:
+            total = total + each
+        return total, list(made), next(made, "over")
+
+    def rows(x):
+        return shares(x, 4, x[0] * 3, scale=0.5, last=x[1])
+
+    for make in (rows, lambda x: (row + 1 for row in x), lambda x: (row for row in [x, x * 2])):
+        assert_same_as_eager(program, make=lambda make=make: (make(torch.arange(6.0).reshape(2, 3)), torch.ones(3)), graphs=1)
+
+
+def test_one_that_is_given_is_used_up_for_who_gave_it():
+    def program(made, x):
+        return x + next(made) + sum(made)
+
+    def caller(compiled):
+        made = count(4)
+        return compiled(made, torch.ones(2)), list(made), inspect.getgeneratorstate(made)
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert repr(caller(program)) == repr(caller(compiled))
+
+
+def test_one_that_is_given_and_left_in_the_middle():
+    log = []
+
+    def program(made, x):
+        first = next(made)
+        return x + first, made
+
+    def caller(fn):
+        result, made = fn(guarded(log), torch.ones(2))
+        return result, next(made), [made.close(), list(log), log.clear()]
+
+    compiled = fxjit.compile(program, backend="eager")
+    for _ in range(2):
+        assert repr(caller(program)) == repr(caller(compiled))
+
+
+def test_one_that_is_given_in_each_state():
+    def program(made, x):
+        return [x + each for each in made]
+
+    compiled = fxjit.compile(program, backend="eager")
+    for taken in (0, 1, 0, 3, 4, 0):
+        results = []
+        for fn in (program, compiled):
+            made = count(3)
+            for _ in range(taken):
+                next(made, None)
+            results.append((fn(made, torch.ones(2)), next(made, "over")))
+        assert repr(results[0]) == repr(results[1])
+
+
+def test_others_of_its_code_and_other_arguments():
+    def program(made, x):
+        return [x * each for each in made]
+
+    cells = [3]
+    assert_same_as_eager(program, make=lambda: (count(2), torch.ones(2)), calls=2)
+    compiled = fxjit.compile(program, backend="eager")
+    for make in (lambda: count(2), lambda: count(3), lambda: shares([2, 4]), lambda: shares([2, 4], 4),
+                 lambda: (each + cells[0] for each in (1, 2))):
+        assert repr(program(make(), torch.ones(2))) == repr(compiled(make(), torch.ones(2)))
+        cells[0] += 1
+
+
+def test_one_is_live_at_a_break_before_it_began():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+
+    def program(x):
+        parameters, buffers, shifted = module.parameters(), module.buffers(), (each + 1 for each in x)
+        x = x.sin()
+        fxjit.graph_break()
+        total = x.sum() + sum(each.sum() for each in shifted)
+        for parameter, other in zip(parameters, module.parameters()):
+            total = total + (parameter * other).sum()
+        return total + sum(buffer.sum() for buffer in buffers)
+
+    assert_same_as_eager(program, torch.ones(2, 2), fullgraph=False, graphs=2, breaks=1)

@@ -2,6 +2,7 @@
 
 from fxjit.frontend.interp import (
     dispatch,
+    given_generators,
     ops_build,
     ops_calls,
     ops_exceptions,
@@ -19,6 +20,7 @@ from fxjit.frontend.interp import (
 dispatch.finish_registration()
 
 __all__ = [
+    "given_generators",
     "ops_build",
     "ops_calls",
     "ops_exceptions",

@@ -16,10 +16,6 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Rebuilder, Value
 from fxjit.frontend.values.calls import ORIGINALS
 from fxjit.frontend.values.exceptions import ExceptionValue, make_exception
-from fxjit.frontend.values.objects import UserObjectValue
-from fxjit.frontend.values.wrap import wraps
-from fxjit.guards.kinds import TypeIs
-from fxjit.guards.source import Source
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
@@ -31,7 +27,7 @@ _AROUND_THE_BODY = ("CALL_INTRINSIC_1", "CLEANUP_THROW")
 
 
 class GeneratorValue(Value):
-    """A generator made while tracing."""
+    """A generator made while tracing, or one that has not begun before (given_generators.py)."""
 
     def __init__(self, t: Tracer, machine: Machine) -> None:
         super().__init__(None)
@@ -57,7 +53,10 @@ class GeneratorValue(Value):
         return "call-generator", {"function": self.describe(), "kind": "generator"}
 
     def has_cleanup(self) -> bool:
-        """Whether CPython would run code of the body when the suspended generator goes."""
+        """Whether CPython would run code of the body when the suspended generator goes; somebody else may go on with one that
+        existed before."""
+        if self.source is not None:
+            return True
         code, index = self.machine.code, self.machine.index
         handler = code.handler_at(index)
         if handler is None:
@@ -102,6 +101,7 @@ class GeneratorValue(Value):
         returned)."""
         if self.running:
             t.raise_(ValueError, "generator already executing")
+        self._leave_beginning(t)
         if self.finished or (exc is not None and not self.started):
             self.finished = True
             if exc is not None:
@@ -125,6 +125,10 @@ class GeneratorValue(Value):
         self.finished = True
         self.returned = left
         return True, left
+
+    def _leave_beginning(self, t: Tracer) -> None:
+        if not self.started and not self.finished:
+            t.effects.mutate(self)
 
     def _run(self, t: Tracer, sent: Value, exc: Value | None) -> Value:
         machine = self.machine
@@ -214,6 +218,7 @@ class GeneratorValue(Value):
 
     def meth_close(self, t: Tracer) -> Value:
         if not self.is_suspended:
+            self._leave_beginning(t)
             self.finished = True
             return t.make(None)
         try:
@@ -240,6 +245,10 @@ class GeneratorValue(Value):
     def tp_hash(self, t: Tracer) -> Value:
         t.break_("value-slot", slot="hash", type="generator")
 
+    def write_back(self, cg: Rebuilder) -> None:
+        cg.asm.call_const(close, 1)
+        cg.asm.pop()
+
     def rebuild(self, cg: Rebuilder) -> None:
         if self.finished or self.made_by is None:
             cg.call(finished_generator)
@@ -249,22 +258,6 @@ class GeneratorValue(Value):
         cg.call(call_with_names, tuple(kwargs), fn if original is None else original, *args, *kwargs.values())
 
 
-class ForeignGeneratorValue(UserObjectValue):
-    """A generator that existed before the frame: its body cannot be followed, so that advancing it breaks the graph."""
-
-    def tp_iter(self, t: Tracer) -> Value:
-        return self
-
-    def tp_iternext(self, t: Tracer) -> Value | None:
-        t.break_("value-iterator", value=self.describe(), type="generator")
-
-
-@wraps(types.GeneratorType)
-def _wrap_generator(t: Tracer, generator: types.GeneratorType[Any, Any, Any], source: Source) -> Value:
-    t.guard(TypeIs(source, types.GeneratorType))
-    return ForeignGeneratorValue(types.GeneratorType, source, generator)
-
-
 def stop_iteration_error(t: Tracer, exc: Value) -> Value:
     """A StopIteration that leaves a generator's body becomes a RuntimeError (PEP 479)."""
     error = make_exception(t, RuntimeError, ["generator raised StopIteration"])
@@ -272,6 +265,11 @@ def stop_iteration_error(t: Tracer, exc: Value) -> Value:
     error.cause = error.context = exc
     error.suppress = True
     return error
+
+
+def close(generator: types.GeneratorType[Any, Any, Any]) -> None:
+    """Run-time helper of new bytecode: the generator, which has not begun, is as if it was exhausted."""
+    generator.close()
 
 
 def finished_generator() -> Any:
