@@ -100,13 +100,39 @@ def test_what_cannot_be_undone_breaks_the_graph(breaks):
     fxjit.reset()
     assert_same_call(write, fxjit.compile(write, backend="eager"), torch.full((1000, 1000), 8.0))
 
+
+def test_what_is_written_through_data_is_as_before():
     def write_behind_its_back(x):
         x.data.mul_(2)
         if (x > 9).any():
             raise ValueError("too big")
         return x + 1
 
-    assert breaks(write_behind_its_back, torch.zeros(3)) == "data-branch"
+    fxjit.reset()
+    compiled = fxjit.compile(write_behind_its_back, backend="eager", fullgraph=True)
+    for requires_grad in (False, True):
+        for value in (3.0, 8.0):
+            assert_same_call(write_behind_its_back, compiled, torch.full((3,), value, requires_grad=requires_grad))
+
+
+def test_a_sample_drawn_through_data_is_scored_in_one_graph():
+    class Sampled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean, self.noise = nn.Parameter(torch.zeros(3)), nn.Buffer(torch.zeros(3))
+            self.prior = torch.distributions.Normal(0, 0.1)
+
+        def forward(self, scale):
+            self.noise.data.normal_()
+            return self.prior.log_prob(self.mean + scale * self.noise)
+
+    def call(module, scale):
+        return module(scale)
+
+    fxjit.reset()
+    compiled = fxjit.compile(call, backend="eager", fullgraph=True)
+    assert_same_call(call, compiled, Sampled(), torch.ones(()))
+    assert_same_call(call, compiled, Sampled(), torch.full((), torch.nan))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

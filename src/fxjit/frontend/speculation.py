@@ -120,7 +120,7 @@ class Speculation:
     def restart(self, graph: torch.fx.Graph) -> RestartPlan | None:
         """What running again takes, if the inputs are as they were; None where more than they may have changed."""
         nodes = [node for node in graph.nodes if node.op != "placeholder"]
-        if any(map(_holds_state, nodes)) or not _are_repeatable(graph):
+        if any(map(_holds_state, nodes)) or not _are_repeatable(graph) or _writes_data(graph):
             return None
         return RestartPlan(any(map(uses_rng, nodes)), any(map(_is_integer, graph.nodes)))
 
@@ -168,18 +168,20 @@ def _holds_state(node: torch.fx.Node) -> bool:
 
 def _are_repeatable(graph: torch.fx.Graph) -> bool:
     """Whether what the nodes do is done again with the same outcome, once its inputs and the generators are as before."""
-    if not all(map(_is_repeatable, graph.nodes)):
-        return False
-    # What is written to `x.data` leaves no trace in the version of `x`.
-    data = [node for node in graph.nodes if node.target is getattr and node.args[1] == "data"]
-    return not data or written_storages(graph).isdisjoint(storages_of(data))
+    return all(map(_is_repeatable, graph.nodes))
 
 
 def _is_repeatable(node: torch.fx.Node) -> bool:
-    if any(_holds_state(each) for inner in inner_graphs(node) for each in inner.graph.nodes):
-        return False
-    if not all(_are_repeatable(inner.graph) for inner in inner_graphs(node)):
+    inner = list(inner_graphs(node))
+    if any(_holds_state(each) for graph in inner for each in graph.graph.nodes) or not all(
+            _are_repeatable(graph.graph) for graph in inner):
         return False
     if node.op != "call_function" or node.target is getattr:
         return True
     return not runs_once(node.target) or only_computes(node.target)
+
+
+def _writes_data(graph: torch.fx.Graph) -> bool:
+    """Whether the graph writes to `x.data`, which leaves no trace in the version of `x`."""
+    data = [node for node in all_nodes(graph) if node.target is getattr and node.args[1] == "data"]
+    return bool(data) and not written_storages(graph).isdisjoint(storages_of(data))
