@@ -104,6 +104,35 @@ def test_gelu_and_its_derivative_are_nearer_than_eager() -> None:
             assert far[0] <= far[1], (low, high, far)
 
 
+def by_tanh(x: torch.Tensor) -> torch.Tensor:
+    """GELU's approximation, written out as transformers' GPT-2 has it."""
+    return 0.5 * x * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_gelus_approximation_is_as_near_as_eager(dtype: torch.dtype) -> None:
+    """A sigmoid in the place of 1 + tanh: forward, written out, and its derivative, interval by interval."""
+    gelu = torch.nn.functional.gelu
+    calls = [lambda x, g: gelu(x, approximate="tanh"), lambda x, g: by_tanh(x),
+             lambda x, g: torch.ops.aten.gelu_backward(g, x, approximate="tanh")]  # fmt: skip
+    for low, high in ((-8, -5), (-5, -3), (-3, -1), (-1, -0.1), (-0.1, 0.1), (0.1, 1), (1, 3), (3, 8)):
+        x = torch.linspace(low, high, 10001).to(dtype)
+        ones = torch.ones_like(x)
+        for call, mine in zip(calls, compiled_all(calls, x, ones)(x, ones), strict=True):
+            # The derivative in double loses digits far out, as eager's do.
+            true = call(x.double(), ones.double())
+            far = [float((each.double() - true).abs().max()) for each in (mine, call(x, ones))]
+            assert far[0] <= far[1] * RATIO + 6e-8, (low, high, far)  # half a unit of 1
+
+
+def test_gelus_approximation_of_special_numbers() -> None:
+    gelu = torch.nn.functional.gelu
+    x = torch.tensor([INF, -INF, float("nan"), 0.0, -0.0, 1e30, -1e30, 1e-30, -1e-38, -20.0, 20.0]).repeat(5)
+    calls = [lambda x: gelu(x, approximate="tanh"), by_tanh, lambda x: 1 + torch.tanh(x), lambda x: torch.tanh(x) + 1]
+    for call, mine in zip(calls, compiled_all(calls, x)(x), strict=True):
+        torch.testing.assert_close(mine, call(x), equal_nan=True, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_derivatives_with_the_forwards_values(dtype: torch.dtype) -> None:
     """logsigmoid's has the forward's exp(-|x|), on a CPU; mish's and softplus's calculate theirs."""
