@@ -378,7 +378,20 @@ def within_bounds(x: torch.Tensor) -> Any:
     return x, x[at], x[random.sample(range(3), 2)[0]], min(random.sample(range(3), 2)) <= 2
 
 
-@pytest.mark.parametrize("program", [cropped, one_of_the_rows, of_some_size, within_bounds])
+def in_tensors(x: torch.Tensor) -> Any:
+    """Made before the graph, and then the program's to write to."""
+    numbers = torch.tensor([[random.random(), 1], [2.5, random.randint(0, 9)]])
+    order, some = [0, 1, 2, 3], random.sample(range(4), 2)
+    random.shuffle(order)
+    numbers[0] *= 2
+    alone, action = torch.tensor(random.random(), dtype=torch.float64), torch.tensor([[random.randrange(2)]])
+    rows = x.outer(x + 1)
+    rows[some] += 1
+    rows[:, some, None] = 5
+    return numbers, alone, action, rows[order], rows[order, 1:3], rows[1, some], torch.as_tensor(some, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("program", [cropped, one_of_the_rows, of_some_size, within_bounds, in_tensors])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_what_holds_for_all_numbers_that_may_be_drawn(program: Program, backend: str) -> None:
     assert_drawn_as_eager(program, backend=backend)
@@ -405,7 +418,11 @@ def apart(x: torch.Tensor) -> Any:
     return x[random.randint(0, 3) : random.randint(0, 3)]
 
 
-@pytest.mark.parametrize("program", [above_its_end, of_size_one, behind_the_last, apart])
+def no_tensor_holds(x: torch.Tensor) -> Any:
+    return torch.tensor([random.getrandbits(65), 1]) + x
+
+
+@pytest.mark.parametrize("program", [above_its_end, of_size_one, behind_the_last, apart, no_tensor_holds])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_what_does_not(program: Program, backend: str) -> None:
     assert_drawn_as_eager(program, fullgraph=False, backend=backend)

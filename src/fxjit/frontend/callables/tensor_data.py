@@ -24,6 +24,7 @@ from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
 from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given
+from fxjit.frontend.values.traits import LateIndex
 from fxjit.homes import name_with_module
 
 
@@ -142,11 +143,14 @@ def _of_symbols(t: Tracer, data: Value, kwargs: Mapping[str, Value]) -> Value | 
     given = {name: value.graph_arg(t) for name, value in kwargs.items() if value.as_constant() not in (None, False)}
     if not given.keys() <= {"dtype", "device"}:
         return None
-    numbers = list(_values_in(data))
-    if not any(isinstance(number, SymValue) for number in numbers) or len(numbers) > _MOST_SYMBOLS or _shape(data) is None:
-        return None
+    numbers, shape = list(_values_in(data)), _shape(data)
     kinds = {number.pytype() for number in numbers}
-    if not kinds <= {int, float}:
+    if shape is None or not kinds <= {int, float}:
+        return None
+    late = next((number for number in numbers if isinstance(number, LateIndex)), None)
+    if late is not None:
+        return _of_random_numbers(t, late, numbers, shape, given)
+    if not any(isinstance(number, SymValue) for number in numbers) or len(numbers) > _MOST_SYMBOLS:
         return None
     dtype = given.get("dtype", torch.get_default_dtype() if float in kinds else torch.int64)
     if not (dtype.is_floating_point or (dtype is torch.int64 and kinds == {int})):
@@ -154,6 +158,18 @@ def _of_symbols(t: Tracer, data: Value, kwargs: Mapping[str, Value]) -> Value | 
     device = given.get("device", default_device(t))
     how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
     return _stacked(t, data.realize(), dtype, how)
+
+
+def _of_random_numbers(t: Tracer, late: LateIndex, numbers: list[Value], shape: tuple[int, ...],
+                       given: Mapping[str, Any]) -> Value | None:
+    """The same where some are drawn at random: a tensor that is made before the graph runs."""
+    if not all(isinstance(number, LateIndex) or number.is_constant() for number in numbers):
+        return None
+    floats = any(number.pytype() is float for number in numbers)
+    made = late.in_tensor(t, numbers, shape, given.get("dtype", torch.get_default_dtype() if floats else torch.int64))
+    device = given.get("device", default_device(t))
+    # Eager makes a new one, which the program may write to.
+    return t.emit("clone", [made]) if device is None else t.emit("to", [made], {"device": t.make(device), "copy": t.make(True)})
 
 
 def _values_in(data: Value) -> Iterator[Value]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit.frontend.rng_steps import RngSteps, StepResult
 from fxjit.frontend.tracer import Tracer
@@ -81,6 +82,10 @@ class RandomValue(LateIndex):
 
     def graph_arg(self, t: Tracer) -> Any:
         return self.in_graph(t).node
+
+    def in_tensor(self, t: Tracer, numbers: Sequence[Value], shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+        at = step(t, tensor_of, [shape, dtype, *numbers], {}, may_fail=True)  # integers that no tensor holds
+        return t.random_tensor(t.rng_steps.example(at), RandomSource(at))
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
@@ -198,6 +203,12 @@ def _is_number(value: Value) -> bool:
 def _is_known(value: Value) -> bool:
     """Whether a step takes it as an argument."""
     return isinstance(value, RandomValue) or value.is_constant()
+
+
+def tensor_of(shape: tuple[int, ...], dtype: torch.dtype, *numbers: Any) -> torch.Tensor:
+    """A step: a tensor of these numbers."""
+    with _disable_current_modes():
+        return torch.tensor(numbers, dtype=dtype, device="cpu").reshape(shape)
 
 
 def bounds_of(value: Value) -> Bounds | None:

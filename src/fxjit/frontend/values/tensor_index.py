@@ -15,7 +15,7 @@ import torch
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, scalar_indices
 from fxjit.frontend.values.base import Value
-from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import LateIndex
 
@@ -55,15 +55,26 @@ def store(t: Tracer, tensor: GraphTensor, key: Value, value: Value) -> None:
 def index_of(t: Tracer, key: Value) -> Value:
     """The key as the graph takes it: NumPy's integers are Python's, its arrays tensors, and random integers its inputs."""
     key = key.realize()
-    if isinstance(key, LateIndex):
-        return key.in_graph(t) if key.pytype() is int else key
-    if isinstance(key, TupleValue) and any(isinstance(each, LateIndex) for each in key.realized()):
-        key = TupleValue([index_of(t, each) if isinstance(each, LateIndex) else each for each in key.realized()])
+    if isinstance(key, TupleValue) and any(isinstance(each, (LateIndex, ListValue)) for each in key.realized()):
+        key = TupleValue([_of_late(t, each) for each in key.realized()])
+    key = _of_late(t, key)
     if key.is_constant() and isinstance(key.as_constant(), np.generic):
         return t.make(key.as_constant().item())
     if isinstance(key, TupleValue) and any(each.pytype() is np.ndarray for each in key.realized()):
         return TupleValue([_of_array(t, each) for each in key.realized()])
     return _of_array(t, key, alone=True)
+
+
+def _of_late(t: Tracer, key: Value) -> Value:
+    """A random integer, or a list in which there are such, as an index."""
+    if isinstance(key, LateIndex):
+        return key.in_graph(t) if key.pytype() is int else key
+    items = key.realized() if isinstance(key, ListValue) else []
+    late = next((each for each in items if isinstance(each, LateIndex)), None)
+    known = all(isinstance(each, LateIndex) or each.is_constant() for each in items)
+    if late is None or not known or any(each.pytype() is not int for each in items):
+        return key
+    return late.in_tensor(t, items, (len(items),), torch.int64)
 
 
 def _of_array(t: Tracer, key: Value, alone: bool = False) -> Value:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+import torch
+
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.guards.source import Source
@@ -96,6 +98,10 @@ class LateIndex(Value):
 
     def in_graph(self, t: Tracer) -> Value:
         """The number as an input of the graph."""
+        raise AssertionError(f"{type(self).__name__} does not say so")
+
+    def in_tensor(self, t: Tracer, numbers: Sequence[Value], shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+        """A tensor of numbers of which it is one, or several are like it, as an input of the graph."""
         raise AssertionError(f"{type(self).__name__} does not say so")
 
 
