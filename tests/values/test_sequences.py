@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from tests.differential import assert_same_as_eager
 
+import fxjit
+
 X = torch.arange(6.0).reshape(2, 3)
 
 
@@ -353,3 +355,47 @@ def test_ranges_longer_than_any_list():
         return x, errors, long[10**29], long.count(7), long.index(10**20), 10**25 in long, range(5).count(3.0)
 
     assert_same_as_eager(f, X)
+
+
+def test_a_deque_that_grows_is_compiled_for_its_length_alone():
+    @fxjit.disable
+    def newest(memory, count):
+        return list(memory)[-count:]
+
+    def program(x, memory):
+        if len(memory) < 3:
+            return x + 1
+        found = newest(memory, 2)
+        return x * found[0] + found[1], bool(memory), len(memory)
+
+    compiled = fxjit.compile(program, backend="eager")
+    compiles = []
+    for length in range(20):
+        memories = [collections.deque([torch.ones(2)] * length, maxlen=16) for _ in range(2)]
+        assert repr(program(torch.ones(2), memories[0])) == repr(compiled(torch.ones(2), memories[1]))
+        compiles.append(fxjit.counters["frames"]["ok"])
+    assert compiles[6:] == compiles[6:7] * 14, "four ways to go: short or long, with a length that is known or varies"
+
+
+def test_a_deque_that_is_looked_at_is_known():
+    def looks(x, memory):
+        return x + len(memory), [x * each for each in memory], memory[-1] if memory else None
+
+    def changes(x, memory):
+        before = len(memory)
+        memory.append(x)
+        memory.rotate(1)
+        return len(memory) - before, memory.popleft() + x, memory
+
+    def unread(x, memory, other):
+        return x + (memory is other), {1: memory}, len(memory)
+
+    compiled = {program: fxjit.compile(program, backend="eager", fullgraph=True) for program in (looks, changes, unread)}
+    for length in (0, 1, 2, 5, 2, 3):
+        for program in (looks, changes):
+            given = [(torch.ones(2), collections.deque(map(float, range(length)), maxlen=4)) for _ in range(2)]
+            assert repr(program(*given[0])) == repr(compiled[program](*given[1]))
+            assert repr(given[0]) == repr(given[1])
+        memory = collections.deque(range(length))
+        for other in (memory, memory.copy()):
+            assert repr(unread(torch.ones(2), memory, other)) == repr(compiled[unread](torch.ones(2), memory, other))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
@@ -14,7 +14,7 @@ from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import SequenceValue, busy_reprs, is_index_like, same_or_equal
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import LengthIs, TypeIs
-from fxjit.guards.source import AttrSource, ItemSource, Source
+from fxjit.guards.source import ApplySource, AttrSource, ItemSource, Source
 
 
 def bound_of(t: Tracer, maxlen: Value) -> int:
@@ -25,10 +25,15 @@ def bound_of(t: Tracer, maxlen: Value) -> int:
 
 
 class DequeValue(SequenceValue):
-    """A deque: a list with two ends and maybe a bound (`maxlen`)."""
+    """A deque: a list with two ends and maybe a bound (`maxlen`).
+
+    Of one that was found, nothing is relied on before it is looked at: the memory of an agent, which grows from step to step,
+    is asked for its length alone, and passed on. `found` is the real one until then, and `read_items` gives its items."""
 
     shell = True
     base_type = collections.deque
+    found: collections.deque[Any] | None = None
+    read_items: Callable[[], list[Value]] | None = None
 
     def __init__(self, items: Iterable[Value] = (), source: Source | None = None, maxlen: int | None = None,
                  cls: type | None = None) -> None:
@@ -36,6 +41,25 @@ class DequeValue(SequenceValue):
         self.maxlen = maxlen
         self.changes = 0
         self._trim(left=True)
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]  # what the others have as an attribute
+        if self.read_items is not None:
+            read, self.read_items, self.found = self.read_items, None, None
+            self._items = read()
+        return self._items
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self._items, self.read_items, self.found = items, None, None
+
+    def sq_length(self, t: Tracer) -> Value:
+        if self.found is None or self.source is None:
+            return super().sq_length(t)
+        return t.wrap(_length(self.found), ApplySource(self.source, _length, "len"))
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(protocol.truth(t, self.sq_length(t)))
 
     def like(self, items: Iterable[Value]) -> Value:
         return DequeValue(items, maxlen=self.maxlen)
@@ -239,11 +263,18 @@ def set_deque(target: Any, items: tuple[Any, ...]) -> None:
     target.extend(items)
 
 
+_length: Final = collections.deque.__len__
+
+
 @wraps(collections.deque)
 def wrap_deque(t: Tracer, obj: collections.deque[Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    t.guard(LengthIs(source, collections.deque.__len__(obj)))
     bound = t.wrap(obj.maxlen, AttrSource(source, "maxlen"))
-    maxlen = None if obj.maxlen is None else as_index(t, bound)
-    return DequeValue([Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(collections.deque.__iter__(obj))],
-                      source, maxlen)
+    value = DequeValue((), source, None if obj.maxlen is None else as_index(t, bound))
+
+    def read() -> list[Value]:
+        t.guard(LengthIs(source, _length(obj)))
+        return [Lazy(t, item, ItemSource(source, i)) for i, item in enumerate(collections.deque.__iter__(obj))]
+
+    value.found, value.read_items = obj, read
+    return value
