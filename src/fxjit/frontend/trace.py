@@ -119,7 +119,7 @@ class Trace:
         #: The innermost and the outermost running machine; interp/ keeps both.
         self.frame: Machine | None = None
         self.root: Machine
-        self.catches = False
+        self.catches = self.in_backward = False
         self.steps = 0
         self.break_step: int | None = None
         self.caller: Machine | None = None
@@ -323,7 +323,7 @@ class Trace:
 
     @property
     def takes_backward_passes(self) -> bool:
-        return config.trace_autograd_ops and self.policy.history.backward_passes
+        return self.in_backward or (config.trace_autograd_ops and self.policy.history.backward_passes)
 
     def _symbolic_result(self, value: Any, node: torch.fx.Node) -> Value:
         """The value of a torch.SymInt/SymFloat/SymBool that `node` computes: a constant if it is statically known."""

@@ -268,6 +268,8 @@ class FrameTracer(Protocol):
     root: Machine
     #: Whether a frame so far has a handler for exceptions.
     catches: bool
+    #: Whether the `backward` of an `autograd.Function` is being traced: the backward passes that it runs are its own.
+    in_backward: bool
     break_points: BreakPoints
     #: Instructions begun so far, in all frames; and the count before which this trace is to break.
     steps: int

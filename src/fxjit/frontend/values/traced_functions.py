@@ -123,7 +123,7 @@ def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequenc
         saved=tuple(-1 if node is None else places[node] for node in taken), kept=tuple(places[node] for node in kept),
         takes=tuple(taken.index(node) if node in saved else ~kept.index(node) for node in needs),
         gradients=tuple(computed.index(_node(each)) if isinstance(each, TensorValue) else -1 for each in gradients),
-        once=_is_once(traced.cls), name=traced.cls.__name__)
+        once=_is_once(traced.cls) or any(map(_sets_grad_mode, backward)), name=traced.cls.__name__)
     graphs = [t.subgraph(forward, [*operands, *read], [*made, *inner]), t.subgraph(backward, [*needs, *stand_ins], computed)]
     t.discard(nodes)
     found_values = iter(protocol.unpack(t, t.emit(apply_traced, [*graphs, tuple(plan), tuple(read), *operands])))
@@ -141,10 +141,15 @@ def _parts(traced: TracedFunction, nodes: Sequence[torch.fx.Node]) -> tuple[list
     first = next(place for place, node in enumerate(nodes) if node in stand_ins)
     parts = list(nodes[:first]), [node for node in nodes[first:] if node not in stand_ins]
     for part in parts:
-        settings = [node for node in part if node.target is torch._C._set_grad_enabled]
+        settings = [*filter(_sets_grad_mode, part)]
         for node in (settings[0], settings[-1]):
             part.remove(node)
     return parts
+
+
+def _sets_grad_mode(node: torch.fx.Node) -> bool:
+    """Modes were traced where `backward` is not recorded: behind a block they are what they were before it then."""
+    return node.target is torch._C._set_grad_enabled
 
 
 def _reads(nodes: Sequence[torch.fx.Node], results: Sequence[torch.fx.Node], known: Sequence[Any]) -> list[torch.fx.Node]:
