@@ -286,8 +286,9 @@ DIFFERENCES = (
      "given objects or functions",
      "in the graph, as traced (which is torch.compile's way for every one). Where such a tensor is written to in place between "
      "forward and backward, a compiled backward raises that it was modified; eager reads the new contents. A second derivative "
-     "through a parameter that it reads is there with backend `eager` alone. Gradients come laid out like the result, as they "
-     "were traced: `view` of one that eager has laid out otherwise does not raise"),
+     "through a parameter that it reads is there with backend `eager` alone, and raises where `backward` sets the grad mode "
+     "(around passes of its own). Gradients come laid out like the result, as they were traced: `view` of one that eager has "
+     "laid out otherwise does not raise"),
     ("a function under `checkpoint` that writes to tensors it did not make, as to the running statistics of batch norms",
      "writes once, in forward; eager's recomputation writes a second time. Where a tensor that it reads is written to "
      "behind it, backward raises that it was modified"),
