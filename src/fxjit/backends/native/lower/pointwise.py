@@ -95,36 +95,40 @@ def sign(x: Expr) -> Expr:
 
 def gelu(x: Expr, approximate: str) -> Expr:
     if approximate == "tanh":
-        return op("mul", x, op("sigmoid", gelu_logit(x)))
+        return op("mul", x, gelu_shares(x)[0])
     return op("gelu", x)
 
 
-def gelu_logit(x: Expr) -> Expr:
-    """What the sigmoid is of that is (1 + tanh(y)) / 2 in GELU's approximation: 2 * y. A sigmoid takes half of a tanh's time,
-    and has the digits that the sum with 1 loses."""
+def gelu_shares(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """(1 + tanh(z)) / 2 of GELU's approximation, the smaller one of this and of what is left to 1, and the other."""
     cubic = op("add", const(1, x.dtype), op("mul", const(0.044715, x.dtype), op("mul", x, x)))
-    return op("mul", op("mul", const(2 * math.sqrt(2 / math.pi), x.dtype), x), cubic)
+    return sigmoid_shares(op("mul", op("mul", const(2 * math.sqrt(2 / math.pi), x.dtype), x), cubic))
+
+
+def sigmoid_shares(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """sigmoid(x), which is (1 + tanh(x / 2)) / 2 in half of a tanh's time; the smaller one of this and of what is left to 1,
+    with the digits that it would lose beside 1; and the other."""
+    tail = op("sigmoid", op("neg", op("abs", x)))
+    rest = op("sub", const(1, x.dtype), tail)
+    return where(compare("lt", x, const(0, x.dtype)), tail, rest), tail, rest
 
 
 def gelu_derivative(x: Expr, approximate: str) -> Expr:
     t = x.dtype
     if approximate == "tanh":
-        logit = gelu_logit(x)
-        tail = op("sigmoid", op("neg", op("abs", logit)))  # what is near 1 has lost digits of how near
-        rest = op("sub", const(1, t), tail)
+        share, tail, rest = gelu_shares(x)
         slope = op("add", const(1, t), op("mul", const(3 * 0.044715, t), op("mul", x, x)))
         slope = op("mul", op("mul", const(2 * math.sqrt(2 / math.pi), t), x), slope)
-        share = where(compare("lt", logit, const(0, t)), tail, rest)
         return op("add", share, op("mul", op("mul", tail, rest), slope))
     return op("gelu_slope", x)
 
 
 def one_and_tanh(x: Expr, y: Expr) -> Expr | None:
-    """1 + tanh(z) as 2 * sigmoid(2 * z), which takes half of the time; None for other sums."""
+    """1 + tanh(z) as 2 * sigmoid(2 * z); None for other sums."""
     for one, tanh in ((x, y), (y, x)):
         if isinstance(one, Const) and one.value == 1 and isinstance(tanh, Op) and tanh.name == "tanh":
             two = const(2, tanh.dtype)
-            return op("mul", two, op("sigmoid", op("mul", two, tanh.args[0])))
+            return op("mul", two, sigmoid_shares(op("mul", two, tanh.args[0]))[0])
     return None
 
 
