@@ -186,3 +186,42 @@ def test_what_breaks(program: Callable[..., Any]) -> None:
     for _ in range(3):
         assert len({repr((run(torch.ones(2), s, s.things[0]), s.shown()))
                     for run, s in zip((program, compiled), states, strict=True)}) == 1
+
+
+class Interned:
+    """Held by nothing but itself, as classes are: it ends when the collector comes by."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.me = self
+
+
+def test_what_a_weak_container_gave_does_not_end_while_the_graph_runs() -> None:
+    known: weakref.WeakValueDictionary[int, Interned] = weakref.WeakValueDictionary()
+
+    def intern(size: int) -> Interned:
+        found = known.get(size)
+        if found is None:
+            found = known[size] = Interned(size)
+        return found
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
+        found = intern(x.shape[0])
+        y = x * found.size
+        return y, found.size, known[x.shape[0]] is found and kept.append(found) is None
+
+    def collecting(gm: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        def run(*args: object) -> object:
+            gc.collect()
+            return gm.forward(*args)
+
+        return run
+
+    kept: list[Interned] = []
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend=collecting)
+    for _ in range(3):
+        intern(4)
+        y, size, found = compiled(torch.ones(4))
+        assert torch.equal(y, torch.full((4,), 4.0)) and size == 4 and found
+        assert kept.pop().size == 4

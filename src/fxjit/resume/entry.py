@@ -1,16 +1,16 @@
 """The new code of a traced frame: graph, effects, and then the return or the break epilogue.
 
 pipeline.py calls `plan` before it finishes the graph and `assemble` after the backend compiled it. The code takes the frame's
-argument slots as plain parameters and has the frame's free variables. In order: run the steps of random generators; load the
-graph's inputs, call it; load what later writes may hide; replay effects; then return the value, or put the stack and the
-locals in place, run the instruction at the break point as it stands, and return a `_C.Continue` of the resume function and
-what is live, which _continue.c runs. What is needed no longer is unbound before that instruction: the frame keeps nothing
-alive that the user's own would not.
+argument slots as plain parameters and has the frame's free variables. In order: take hold of what weak references refer to;
+run the steps of random generators; load the graph's inputs, call it; load what later writes may hide; replay effects; then
+return the value, or put the stack and the locals in place, run the instruction at the break point as it stands, and return a
+`_C.Continue` of the resume function and what is live, which _continue.c runs. What is needed no longer is unbound before that
+instruction: the frame keeps nothing alive that the user's own would not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from fxjit.frontend.bytecode.instruction import Code, Positions
 from fxjit.frontend.held_locks import HoldingGraph
 from fxjit.frontend.result import Break, Return, TraceResult
 from fxjit.frontend.values.base import Value
-from fxjit.guards.source import ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
+from fxjit.guards.source import CallSource, ClosureCellSource, ConstSource, LocalSource, RandomSource, Source
 from fxjit.resume.break_epilogue import BreakEpilogue
 from fxjit.resume.deoptimization import Deoptimization, UndoableGraph
 from fxjit.resume.nested import NestedBreakEpilogue, push_inner
@@ -102,12 +102,13 @@ class _Entry:
                 guarding = self.deoptimization.guarding(if_unwritten=self.if_unwritten)
         with asm.under(guarding):  # from the first instruction on, where handlers of signals may raise
             asm.prologue()
+            referents = self._hold_referents()
             if rng_program is not None:
                 rng_program.rewinds &= self.starts_over or result.speculated is not None
                 self._run_rng_program(rng_program)
             outputs = self._call_graph()
-        sources = self._load_sources() if result.effects else {}
-        self.cg = Rebuilder(asm, result.effect_log, outputs, sources)
+        sources = self._load_sources(referents) if result.effects else {}
+        self.cg = Rebuilder(asm, result.effect_log, outputs, referents | sources)
         replay(self.cg, result.effects)
         if isinstance(result.end, Return):
             self.cg.push(result.end.value)
@@ -130,6 +131,17 @@ class _Entry:
         self.temps.append(name)
         self.asm.store_local(name)
         return name
+
+    def _hold_referents(self) -> dict[Source, str]:
+        """Take hold of what weak references refer to: it may end while the graph runs, where the user's code holds it."""
+        read: list[Source] = [*self.plan.sources, *(item.source for item in self.result.graph.inputs)]
+        held: dict[Source, str] = {}
+        for source in read:
+            for step in _referents(source):
+                if step not in held:
+                    self.asm.load_source(step)
+                    held[step] = self._temp("referent")
+        return held
 
     def _run_rng_program(self, rng_program: RngProgram) -> None:
         """Run the steps; the locals of their results."""
@@ -193,11 +205,11 @@ class _Entry:
         asm.unpack(len(outputs))
         return {value: self._temp("out") for value in outputs}
 
-    def _load_sources(self) -> dict[Source, str]:
+    def _load_sources(self, referents: Mapping[Source, str]) -> dict[Source, str]:
         """Load all that is read later and that an effect may overwrite."""
         held = {}
         for source in self.plan.sources:
-            if not isinstance(source, _KEEPS):
+            if not isinstance(source, _KEEPS) and source not in referents:
                 source.load(self.asm)
                 held[source] = self._temp("was")
         return held
@@ -205,6 +217,17 @@ class _Entry:
     def unbind_temps(self) -> None:
         for name in (*self.temps, *self.cg.temps):
             self.asm.delete_local(name)
+
+
+def _referents(source: Source) -> list[Source]:
+    """What weak references on the way to `source` refer to, from the first on."""
+    step: Source | None = source
+    found: list[Source] = []
+    while step is not None:
+        if isinstance(step, CallSource):
+            found.insert(0, step)
+        step = step.base
+    return found
 
 
 def _shared_bases(sources: Sequence[Source]) -> list[Source]:
