@@ -284,8 +284,9 @@ DIFFERENCES = (
      "(torch.compile's too, of all four)"),
     ("an `autograd.Function` whose `forward` or `backward` reads tensors that are no arguments, or numbers that vary, or is "
      "given objects or functions",
-     "in the graph, as traced (which is torch.compile's way for every one). Where such a tensor is written to in place between "
-     "forward and backward, a compiled backward raises that it was modified; eager reads the new contents. A second derivative "
+     "in the graph, as traced (which is torch.compile's way for every one). Where a tensor that is no argument is written to "
+     "between forward and backward, backward reads the new contents, as in eager; a compiled backward raises that it was "
+     "modified where other operators differentiate by it too, or `forward` keeps what it made of it. A second derivative "
      "through a parameter that it reads is there with backend `eager` alone, and raises where `backward` sets the grad mode "
      "(around passes of its own). Gradients come laid out like the result, as they were traced: `view` of one that eager has "
      "laid out otherwise does not raise"),

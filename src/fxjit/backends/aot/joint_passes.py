@@ -12,10 +12,11 @@ import torch.fx
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
+from fxjit.applied import Plan, apply_traced
 from fxjit.schemas import returns_alias
 
 from ..graph.edit import copy_in_layout, outputs_of, set_outputs, where_or_zero
-from ..graph.facts import view_root
+from ..graph.facts import mutated_inputs, view_root
 
 aten = torch.ops.aten
 #: From how many bytes on what a product of backward reads is computed again, and what that may take: operators between
@@ -167,6 +168,55 @@ def _is_pointwise(node: torch.fx.Node) -> bool:
 
 def _packet(node: torch.fx.Node) -> Any:
     return getattr(node.target, "overloadpacket", None)
+
+
+def read_late(captured: torch.fx.GraphModule) -> frozenset[int]:
+    """The inputs that nothing in the captured graph differentiates but traced functions of autograd, to which they are no saved
+    tensors: `ctx.mask`, a global. Eager's `backward` reads what they are by then, whoever wrote to them."""
+    placeholders = captured.graph.find_nodes(op="placeholder")
+    late, others = set[torch.fx.Node](), set[torch.fx.Node]()
+    for node in captured.graph.nodes:
+        if node.target is not apply_traced:
+            others.update(node.all_input_nodes)
+            continue
+        plan, values = Plan(*node.args[2]), [*node.args[4:], *node.args[3]]
+        late.update(values[place] for place in plan.kept if place < len(values))
+        others.update(values[place] for place in plan.saved if 0 <= place < len(values))
+    written = mutated_inputs(captured) if late else ()
+    return frozenset(place for place, node in enumerate(placeholders) if node in late - others and place not in written)
+
+
+def leave_unchecked(joint: torch.fx.GraphModule, positions: frozenset[int], num_forward_outputs: int) -> None:
+    """Has autograd not look at the versions of these inputs. What the forward graph makes of one is saved, not made again by
+    the backward graph, and what that makes is not taken from the forward graph. An input of which forward makes something for
+    backward alone stays as it is: the partitioner has that made by backward."""
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    forward = _ancestors(outputs_of(joint.graph)[:num_forward_outputs])
+    for position in positions:
+        given = placeholders[position]
+        later = [user for user in given.users if user.meta.get("partitioner_tag") == "is_backward"]
+        made = _made_of(given)
+        if not later or not forward.issuperset(made):
+            continue
+        given.meta["saved_tensor_with_no_vc_check"] = True  # torch's mark of what is kept as `ctx.x = x`
+        with joint.graph.inserting_before(later[0]):
+            read = joint.graph.call_function(aten.clone.default, (given,))
+        read.meta |= {"val": given.meta["val"], "partitioner_tag": "must_be_in_backward"}
+        for user in later:
+            user.replace_input_with(given, read)
+        for node in made:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _made_of(given: torch.fx.Node) -> list[torch.fx.Node]:
+    """What the operators of forward that read it, or a view of it, give."""
+    waiting, found = [given], list[torch.fx.Node]()
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op != "call_function" or user.meta.get("partitioner_tag") == "is_backward":
+                continue
+            (waiting if _is_view(user) else found).append(user)
+    return found
 
 
 def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int] = ()) -> None:

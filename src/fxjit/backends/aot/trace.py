@@ -27,7 +27,9 @@ from .captured_passes import with_symbols
 from .equal_blocks import Lengthening, NotEqual
 from .joint_passes import (
     copy_activations_before_mutation,
+    leave_unchecked,
     mark_integer_outputs,
+    read_late,
     recomputing_large_values,
     save_operands_of_extremes,
     select_gradients_of_extremes,
@@ -86,7 +88,7 @@ def trace_and_compile(
                 fw_compiler=compile_as("forward"),
                 bw_compiler=compile_as("backward"),
                 inference_compiler=compile_as("inference"),
-                partition_fn=functools.partial(_partition, backend, lengthenings, states),
+                partition_fn=functools.partial(_partition, backend, traced, lengthenings, states),
                 decompositions=backend.decompositions(),
                 keep_inference_input_mutations=True,
             )
@@ -134,8 +136,8 @@ def _lengthen(lengthenings: list[Lengthening], graph: torch.fx.GraphModule, stat
         each.metadata(states[-1].fw_metadata)
 
 
-def _partition(backend: BackendConfig, lengthenings: list[Lengthening], states: list[Any], joint: torch.fx.GraphModule,
-               inputs: Any, **keywords: Any) -> Any:
+def _partition(backend: BackendConfig, captured: torch.fx.GraphModule, lengthenings: list[Lengthening], states: list[Any],
+               joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
     """Forward and backward, from the graph that has both."""
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
@@ -148,6 +150,9 @@ def _partition(backend: BackendConfig, lengthenings: list[Lengthening], states: 
             raise NotEqual("an input without a gradient")  # there will be no call plan, and the callable is needed
     hold_opaque_outputs(joint)
     select_gradients_of_extremes(joint)
+    late = () if lengthenings else read_late(captured)
+    if late and len(inputs[0]) == len(captured.graph.find_nodes(op="placeholder")):
+        leave_unchecked(joint, late, keywords["num_fwd_outputs"])
     backend.joint_passes(joint)
     if backend.min_cut:
         save_operands_of_extremes(joint)
