@@ -146,8 +146,10 @@ def _entry_for(
         return None
     outside = _outside()
     if outside is not None:
-        _leave_to(outside, region.key, code)
-        return None
+        entry = _under_modes(region.key, func, code) if outside == _FUNCTION_MODE else None
+        if entry is None:
+            _leave_to(outside, region.key, code)
+        return entry
     wanted = config.compile_tensorless_frames or entries.is_users(code, region.key) or marks.code_resumes(code)
     if not (wanted or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
@@ -257,7 +259,22 @@ def _outside() -> str | None:
         return "torch.export"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward differentiation"
-    return "a mode of __torch_function__" if _under_a_mode(torch) else None
+    return _FUNCTION_MODE if _under_a_mode(torch) else None
+
+
+_FUNCTION_MODE: Final = "a mode of __torch_function__"
+
+
+def _under_modes(key: RegionOptions, func: FunctionType, code: CodeType) -> _C.Entry | None:
+    """The entry of a frame that starts under modes of `__torch_function__`; None where it runs as it stands."""
+    if not entries.is_users(code, key):  # what an eager function calls is seen by the mode anyway
+        return None
+
+    def make(options: RegionOptions, target: FunctionType) -> Any:
+        note_options(target, options)
+        return _C.CompiledFunction(target, _C.Region(options, on_miss))
+
+    return importlib.import_module("fxjit.under_modes").entry_of(key, func, code, make)  # type: ignore[no-any-return]  # see _pipeline
 
 
 def _under_a_mode(torch: Any) -> bool:
@@ -339,6 +356,9 @@ def call_method(fn: Any) -> Any:
 def reset() -> None:
     _last_options.clear()
     _tensorless_calls.clear()
+    under_modes = sys.modules.get("fxjit.under_modes")
+    if under_modes is not None:
+        under_modes.reset()
 
 
 def compiled_function(options: RegionOptions, fn: Callable[..., Any], *, frozen: bool = False) -> Any:

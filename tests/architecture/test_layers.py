@@ -138,8 +138,9 @@ LAYERS: dict[str, set[str]] = {
     "options": LOW | {"backends", "verify", "repro"},
     "stance": LOW,
     "agreement": LOW | {"guards", "frontend.entries"},
+    "under_modes": LOW | {"skips", "options", "frontend.bytecode", "frontend.polyfills"},
     "regions": LOW | {"collector", "agreement", "skips", "options", "stance", "pipeline", "report", "stored",
-                      "frontend.entries"},
+                      "frontend.entries", "under_modes"},
     "arguments": {"errors"},
     "artifact": LOW | {"arguments", "skips", "options", "regions", "stored", "frontend.entries", "backends.store",
                        "backends.tiers"},
@@ -231,6 +232,7 @@ LATE_IMPORTS = {
     ("regions", "agreement"),
     ("regions", "pipeline"),
     ("regions", "stored.entries"),
+    ("regions", "under_modes"),
     ("repro", "verify"),
 }
 # Longer than they should be; the list may only shrink.

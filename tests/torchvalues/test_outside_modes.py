@@ -176,3 +176,119 @@ def check(state: str, backend: str, warm: bool) -> None:
         expected, actual = STATES[state](smooth, x), STATES[state](compiled, x)
         assert_same(expected, actual, rtol=1e-5)
     assert_same(smooth(x), compiled(x), rtol=1e-5)
+
+
+class Cosines(TorchFunctionMode):
+    """Replaces a function."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (torch.cos if func is torch.sin else func)(*args, **(kwargs or {}))
+
+
+class Announced(SeesFunctions):
+    """What it does when it is entered is done once."""
+
+    def __enter__(self) -> Any:
+        self.seen.append("entered")
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.seen.append("left")
+        super().__exit__(*error)
+
+
+def called_under(fn: Any, *modes: TorchFunctionMode) -> list[Any]:
+    """What calls under modes come to, and what the modes saw."""
+    results = []
+    for x in (torch.linspace(-1, 1, 4), torch.ones(4), torch.ones(4)):
+        with contextlib.ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode)
+            try:
+                results.append(fn(x))
+            except ZeroDivisionError as error:
+                results.append(error.args)
+            results.append([type(each) for each in torch.overrides._get_current_function_mode_stack()])
+    return [*results, *(getattr(mode, "seen", None) for mode in modes), torch._C._len_torch_function_stack()]
+
+
+def with_arguments(x: torch.Tensor, by: float = 2.0, *more: torch.Tensor, add: int = 1, **named: torch.Tensor) -> torch.Tensor:
+    for each in (*more, *named.values()):
+        x = x + each
+    return torch.sin(x) * by + add
+
+
+OFFSET = torch.ones(4)
+LAYER = torch.nn.Linear(4, 4)
+
+
+def given_arguments(x: torch.Tensor) -> torch.Tensor:
+    return with_arguments(x, 3.0, OFFSET, add=2, last=OFFSET * 2)
+
+
+def raising(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) * (1 // (x.dim() - 1))
+
+
+def breaking(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sin(x)
+    fxjit.graph_break()
+    return y * 2
+
+
+def deciding(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) if x.sum() > 1 else x * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("fn", [smooth, with_arguments, given_arguments, LAYER, LAYER.forward, raising, breaking, deciding,
+                                lambda x: x * OFFSET + 1])
+@pytest.mark.parametrize("kinds", [(Cosines,), (Announced,), (Cosines, SeesFunctions), (SeesFunctions, Cosines)])
+def test_under_modes_of_the_programs(fn: Any, kinds: Any, backend: str) -> None:
+    fxjit.reset()
+    with torch.no_grad():
+        expected = called_under(fn, *(kind() for kind in kinds))
+        assert_same(expected, called_under(fxjit.compile(fn, backend=backend), *(kind() for kind in kinds)), rtol=1e-5)
+
+
+def test_what_is_called_under_modes_is_one_graph() -> None:
+    fxjit.reset()
+    fxjit.counters.clear()
+    compiled = fxjit.compile(smooth, backend="eager")
+    for _ in range(3):  # a mode is a new one in each block
+        with Cosines(), SeesFunctions():
+            compiled(torch.ones(3))
+    assert fxjit.counters["stats"]["unique_graphs"] == 1 and not fxjit.counters["graph_break"]
+    assert not fxjit.counters["skip"]
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_a_default_device_beside_a_mode(outer: bool) -> None:
+    def making(x: torch.Tensor) -> Any:
+        made = torch.ones(4) + torch.sin(torch.zeros(4))
+        return made.device, x + 1 if made.is_meta else x + made
+
+    compiled = fxjit.compile(making, backend="eager")
+    for device in ("cpu", "meta", "cpu"):
+        results = []
+        for fn in (making, compiled):
+            managers = (torch.device(device), Cosines()) if outer else (Cosines(), torch.device(device))
+            with managers[0], managers[1]:
+                results.append(fn(torch.ones(4)))
+        assert_same(*results)
+
+
+def test_modes_are_back_where_a_graph_fails() -> None:
+    def indexed(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)[at] + 1
+
+    compiled = fxjit.compile(indexed, backend="eager")
+    for at in (1, 2, 7, 3):
+        results = []
+        for fn in (indexed, compiled):
+            mode = SeesFunctions()
+            with mode, contextlib.suppress(IndexError):
+                results.append(fn(torch.arange(4.0), torch.tensor([at])))
+            results.append(mode.seen)
+            assert not torch._C._len_torch_function_stack()
+        assert_same(results[:len(results) // 2], results[len(results) // 2:])
