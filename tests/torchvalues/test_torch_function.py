@@ -318,3 +318,47 @@ def test_a_tuple_that_stands_for_a_tensor(run):
         expected, got = guarded(x, w), compiled(x, w)
         assert type(expected) is type(got) and same(expected, got)
     assert counter.frame_count <= 1
+
+
+class Describing(TorchFunctionMode):
+    """What loggers write down: a function of Python has its address in its text."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.told.append((getattr(func, "__name__", str(func)), str(func), repr(func)))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_that_writes_down_texts_of_functions():
+    def run(x, mode):
+        with mode:
+            return torch.nn.functional.relu(torch.nn.functional.linear(x, x)) + 1
+
+    theirs, ours = Describing(), Describing()
+    x = torch.ones(3, 3)
+    assert torch.equal(fxjit.compile(run, backend="eager", fullgraph=True)(x, ours), run(x, theirs))
+    assert ours.told == theirs.told
+
+
+def shown_by_the_program(x):
+    return x + 1, str(naming), f"{naming!r}"
+
+
+def test_texts_of_functions(monkeypatch):
+    compiled = fxjit.compile(shown_by_the_program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert compiled(torch.ones(2))[1:] == shown_by_the_program(torch.ones(2))[1:]
+    monkeypatch.setattr(naming, "__qualname__", "another")
+    assert compiled(torch.ones(2))[1:] == shown_by_the_program(torch.ones(2))[1:]
+    monkeypatch.setitem(globals(), "naming", lambda x: x)
+    assert compiled(torch.ones(2))[1:] == shown_by_the_program(torch.ones(2))[1:]
+
+    def given(x, fn):
+        return x + 1, str(fn)
+
+    compiled = fxjit.compile(given, backend="eager")
+    for fn in (naming, shown_by_the_program, lambda x: x):
+        assert compiled(torch.ones(2), fn)[1:] == given(torch.ones(2), fn)[1:]

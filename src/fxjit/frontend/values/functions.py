@@ -9,15 +9,17 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import instance_dicts, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import Substitute, resolve
 from fxjit.frontend.values.extension import ExtensionPoint
+from fxjit.frontend.values.late_numbers import is_long_lived
 from fxjit.frontend.values.namespaces import is_the_frames
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.homes import uses_globals
-from fxjit.guards.kinds import CodeIs, HasAttr, TypeIs
+from fxjit.guards.kinds import CodeIs, ConstIs, HasAttr, IdIs, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, ItemSource, Source
 
 #: Attributes that a function made while tracing has from its code and its creation.
@@ -168,7 +170,13 @@ class FunctionValue(Value):
         return self if _is_none(instance) else MethodValue(self, instance)
 
     def tp_repr(self, t: Tracer) -> Value:
-        t.break_("value-slot", slot="repr", type="function")
+        """Its name and its address: known of one that lives longer than a call, to which the entry is bound."""
+        if self.fn is None or not is_long_lived(self._root):
+            t.break_("value-slot", slot="repr", type="function")
+        t.guard(IdIs(self._root, self.fn))
+        t.guard(ConstIs(AttrSource(self._root, "__qualname__"), self.fn.__qualname__))
+        process_state.bind("the identity of an object")
+        return t.make(repr(self.fn))
 
     def tp_hash(self, t: Tracer) -> Value:
         return t.make(hash(self.fn))

@@ -19,7 +19,8 @@ from fxjit.guards.source import CellContentsSource, ClosureCellSource, ClosureSo
 LONG_LIVED: Final = (GlobalSource, ConstSource, ClosureSource, ClosureCellSource, CellContentsSource)
 
 
-def _is_long_lived(source: Source) -> bool:
+def is_long_lived(source: Source) -> bool:
+    """Whether it is found in what lives longer than a call."""
     step: Source | None = source
     while step is not None and not isinstance(step, LONG_LIVED):
         step = step.base
@@ -63,7 +64,7 @@ class LateNumber(Value):
             obj = t.object_of(value)  # of containers, whose values have none at hand
         if obj is None:
             return None
-        if not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)) and not _is_long_lived(value.source):
+        if not isinstance(obj, (torch.nn.Module, torch.nn.Parameter)) and not is_long_lived(value.source):
             return None
         t.guard(IdIs(value.source, obj))
         process_state.bind("the identity of an object")
