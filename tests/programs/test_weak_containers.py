@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fxjit
-from fxjit import config
+from fxjit import config, regions
 
 
 class Thing:
@@ -225,3 +225,37 @@ def test_what_a_weak_container_gave_does_not_end_while_the_graph_runs() -> None:
         y, size, found = compiled(torch.ones(4))
         assert torch.equal(y, torch.full((4,), 4.0)) and size == 4 and found
         assert kept.pop().size == 4
+
+
+def test_what_a_weak_container_gave_may_end_before_the_new_code_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector comes by behind the compile; then the user's code runs, and makes another or sees that it has ended."""
+    known: weakref.WeakValueDictionary[int, Interned] = weakref.WeakValueDictionary()
+    references: list[weakref.ref[Interned]] = []
+
+    def of_container(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        found = known.get(4)
+        if found is None:
+            found = known[4] = Interned(8)
+        return x * found.size, found.size
+
+    def of_reference(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        found = references[0]()
+        return x * 4, found if found is None else found.size
+
+    def compile_and_collect(*args: Any) -> Any:
+        entry = compile_frame(*args)
+        gc.collect()
+        return entry
+
+    compile_frame = regions._entry_for
+    monkeypatch.setattr(regions, "_entry_for", compile_and_collect)
+    for program, sizes in ((of_container, (8, 8)), (of_reference, (None, None))):
+        fxjit.reset()
+        first = Interned(4)
+        known[4], references[:] = first, [weakref.ref(first)]
+        del first
+        compiled = fxjit.compile(program, backend="eager")
+        for size in sizes:
+            y, told = compiled(torch.ones(4))
+            assert told == size
+            assert torch.equal(y, torch.full((4,), float(size or 4)))

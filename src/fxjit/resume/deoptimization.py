@@ -1,7 +1,8 @@
 """Deoptimisation: the frame starts over in the user's own code, because its graph was of no use to this call.
 
 Two graphs come to that: one whose last output says that a speculation failed (frontend/speculation.py), and one that raises
-and has changed nothing, by its nature or as it says itself (_C.left_unwritten), or nothing that copies do not undo.
+and has changed nothing, by its nature or as it says itself (_C.left_unwritten), or nothing that copies do not undo. So does a
+frame that what a weak reference referred to when its guards were checked has ended for.
 Everything is as it was before the graph ran, and the user's code raises what it raises, from its own line, behind what it
 does before, and catches what it catches.
 """
@@ -196,6 +197,11 @@ class FailedGraph:
         return True
 
 
+def _has_ended(error: BaseException) -> bool:
+    """Whether an object on the way to what a weak reference refers to was not there."""
+    return isinstance(error, (LookupError, AttributeError, TypeError)) and not is_foreign(error)
+
+
 class Deoptimization:
     """The part of a frame's new code that goes on with the user's."""
 
@@ -206,6 +212,8 @@ class Deoptimization:
         self.arg_names = arg_names
         self._label: Label = asm.label()
         self._failed: Label | None = None
+        self._ended: Label | None = None
+        self._at_once: Label = asm.label()
         self._if_unwritten = False
         #: The local with what `rewind` takes where the graph or its check failed, if the frame ran steps of random generators
         #: before; where a step failed, they are as they were already, and it is empty.
@@ -217,6 +225,17 @@ class Deoptimization:
         self._failed = self.asm.label()
         return self.asm.guarding(self._failed, push_lasti=False, depth=0)
 
+    def guarding_referents(self) -> Guarding:
+        """A handler for the reading of what weak references refer to, before anything else is done: it may have ended since the
+        guards were checked."""
+        self._ended = self.asm.label()
+        return self.asm.guarding(self._ended, push_lasti=False, depth=0)
+
+    def test_referent(self) -> None:
+        """[referent or None] -> [referent]"""
+        self.asm.dup()
+        self.asm.jump_if("NONE", self._at_once)
+
     def test(self) -> None:
         """[outputs or None] -> [outputs]"""
         self.asm.dup()
@@ -227,6 +246,12 @@ class Deoptimization:
         exception goes that is not the graph's own, None: out of the frame."""
         asm = self.asm
         raising = asm.label()
+        if self._ended is not None:
+            asm.place(self._ended)
+            asm.dup()
+            asm.call_const(_has_ended, 1)
+            asm.jump_if_false(raising)
+            asm.jump(self._at_once)
         if self._failed is not None:
             asm.place(self._failed)
             asm.dup()
@@ -234,18 +259,19 @@ class Deoptimization:
             asm.jump_if_false(raising)
             asm.jump(self._label)
         asm.place(self._label)
-        asm.pop()
         if self.before_steps is not None:
             asm.load_local(self.before_steps)
             asm.call_const(rewind, 1)
             asm.pop()
+        asm.place(self._at_once)
+        asm.pop()
         asm.begin_call(_C.Continue)
         asm.make_function(self.code, asm.load_closure if asm.freevars else None)
         for name in self.arg_names:
             asm.take_local(name)
         asm.call(1 + len(self.arg_names))
         asm.return_value()
-        if self._failed is not None:
+        if self._failed is not None or self._ended is not None:
             asm.place(raising)
             if rescued is None:
                 asm.raise_()

@@ -118,7 +118,7 @@ class _Entry:
         else:
             self._epilogue(result.end).write()
         if self.deoptimization is not None:
-            self.deoptimization.write(under.label if under is not None and self.starts_over else None)
+            self.deoptimization.write(under.label if under is not None else None)
         if under is not None:
             under.write()
         return asm.finish(self.code.code)
@@ -135,12 +135,17 @@ class _Entry:
     def _hold_referents(self) -> dict[Source, str]:
         """Take hold of what weak references refer to: it may end while the graph runs, where the user's code holds it."""
         read: list[Source] = [*self.plan.sources, *(item.source for item in self.result.graph.inputs)]
+        referents = dict.fromkeys(step for source in read for step in _referents(source))
+        if not referents:
+            return {}
+        if self.deoptimization is None:
+            self.deoptimization = Deoptimization(self.asm, self.code.code, self.arg_names)
         held: dict[Source, str] = {}
-        for source in read:
-            for step in _referents(source):
-                if step not in held:
-                    self.asm.load_source(step)
-                    held[step] = self._temp("referent")
+        with self.asm.under(self.deoptimization.guarding_referents()):
+            for step in referents:
+                self.asm.load_source(step)
+                self.deoptimization.test_referent()
+                held[step] = self._temp("referent")
         return held
 
     def _run_rng_program(self, rng_program: RngProgram) -> None:

@@ -14,7 +14,7 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.effects import Effects
 from fxjit.frontend.values.base import NULL, Lazy, Value
 from fxjit.frontend.values.traits import WrappedOutput
-from fxjit.guards.source import ConstSource, Source
+from fxjit.guards.source import CallSource, ConstSource, Source
 
 
 @dataclass(slots=True)
@@ -59,6 +59,8 @@ class Rebuilder:
             self.asm.push_null()
         elif value in self._built:
             self.asm.load_local(self._built[value])
+        elif isinstance(value.source, CallSource) and value.is_constant() and value.as_constant() is None:
+            self.asm.load_const(None)  # what has ended stays so
         elif value.source is not None:
             self._push_source(value.source)
         elif value.node is not None and not isinstance(value, WrappedOutput):
