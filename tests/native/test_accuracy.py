@@ -109,11 +109,16 @@ def by_tanh(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
+def by_erf(x: torch.Tensor) -> torch.Tensor:
+    """GELU, written out."""
+    return x * 0.5 * (1.0 + torch.erf(x / 2**0.5))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_gelus_approximation_is_as_near_as_eager(dtype: torch.dtype) -> None:
-    """A sigmoid in the place of 1 + tanh: forward, written out, and its derivative, interval by interval."""
+def test_gelu_by_sigmoids_and_written_out_is_as_near_as_eager(dtype: torch.dtype) -> None:
+    """A sigmoid in the place of 1 + tanh, the normal distribution in that of 1 + erf; the first one's derivative, too."""
     gelu = torch.nn.functional.gelu
-    calls = [lambda x, g: gelu(x, approximate="tanh"), lambda x, g: by_tanh(x),
+    calls = [lambda x, g: gelu(x, approximate="tanh"), lambda x, g: by_tanh(x), lambda x, g: by_erf(x),
              lambda x, g: torch.ops.aten.gelu_backward(g, x, approximate="tanh")]  # fmt: skip
     for low, high in ((-8, -5), (-5, -3), (-3, -1), (-1, -0.1), (-0.1, 0.1), (0.1, 1), (1, 3), (3, 8)):
         x = torch.linspace(low, high, 10001).to(dtype)
@@ -128,7 +133,8 @@ def test_gelus_approximation_is_as_near_as_eager(dtype: torch.dtype) -> None:
 def test_gelus_approximation_of_special_numbers() -> None:
     gelu = torch.nn.functional.gelu
     x = torch.tensor([INF, -INF, float("nan"), 0.0, -0.0, 1e30, -1e30, 1e-30, -1e-38, -20.0, 20.0]).repeat(5)
-    calls = [lambda x: gelu(x, approximate="tanh"), by_tanh, lambda x: 1 + torch.tanh(x), lambda x: torch.tanh(x) + 1]
+    calls = [lambda x: gelu(x, approximate="tanh"), by_tanh, lambda x: 1 + torch.tanh(x), lambda x: torch.tanh(x) + 1,
+             by_erf, lambda x: torch.erf(x) + 1]  # fmt: skip
     for call, mine in zip(calls, compiled_all(calls, x)(x), strict=True):
         torch.testing.assert_close(mine, call(x), equal_nan=True, rtol=1e-6, atol=1e-7)
 

@@ -221,6 +221,7 @@ static FX double fx_exp(double x) { return exp(x); }
 #: Those that are not libm's, and the elementary functions that they call.
 OTHERS = {
     "exp_below": ("exp",), "sigmoid": ("exp",), "silu": ("exp",), "gelu": ("erfc", "exp"), "gelu_slope": ("erfc", "exp"),
+    "normal_cdf": ("erfc", "exp"),
     "softplus": ("exp", "log1p"), "logaddexp": ("exp", "log1p"),
 }  # fmt: skip
 EXP_BELOW = r"""
@@ -278,6 +279,13 @@ static FX float fx_gelu(float x) {
 #endif
   return __builtin_copysignf(y, x); /* x - x is 0, where it is -0 */
 }
+static FX float fx_normal_cdf(float x) {
+  float a = __builtin_fabsf(x), u = a / (a + 4), tail = POLYNOMIAL(MILLS, u) * (0.25f - 0.25f * u), s = x * x;
+  float e = fx_normal(a) * tail * 0x1p-64f;
+  e = a >= 16 ? 0 : e;
+  e = x < 0 ? e : 1 - e;
+  return a < 1 ? fx_fused(x, POLYNOMIAL(CENTRE, s), 0.5f) : e;
+}
 static FX float fx_gelu_slope(float x) {
   float a = __builtin_fabsf(x), u = a / (a + 4), tail = POLYNOMIAL(MILLS, u) * (0.25f - 0.25f * u);
   float e = fx_normal(a) * fx_fused(-0x1.988454p-2f, a, tail) * 0x1p-64f;
@@ -285,11 +293,13 @@ static FX float fx_gelu_slope(float x) {
   return x < 0 ? e : 1 - e;
 }
 #else
+static FX float fx_normal_cdf(float x) { return 0.5f * fx_erfc(-0x1.6a09e6p-1f * x); }
 static FX float fx_gelu(float x) { return 0.5f * x * fx_erfc(-0x1.6a09e6p-1f * x); }
 static FX float fx_gelu_slope(float x) {
   return 0.5f * fx_erfc(-0x1.6a09e6p-1f * x) + 0x1.988454p-2f * x * fx_exp(-0.5f * x * x);
 }
 #endif
+static FX double fx_normal_cdf(double x) { return 0.5 * fx_erfc(-0x1.6a09e667f3bcdp-1 * x); }
 static FX double fx_gelu(double x) { return 0.5 * x * fx_erfc(-0x1.6a09e667f3bcdp-1 * x); }
 static FX double fx_gelu_slope(double x) {
   return 0.5 * fx_erfc(-0x1.6a09e667f3bcdp-1 * x) + 0x1.9884533d43651p-2 * x * fx_exp(-0.5 * x * x);
@@ -322,7 +332,7 @@ LOGADDEXP = r"""static inline double fx_logaddexp(double a, double b) {
 }"""
 #: Functions that are not libm's, in the order they call each other: those defined by a text, and the text.
 HELPERS = (
-    (("exp_below",), EXP_BELOW), (("sigmoid", "silu"), SIGMOIDS), (("gelu", "gelu_slope"), GELU),
+    (("exp_below",), EXP_BELOW), (("sigmoid", "silu"), SIGMOIDS), (("gelu", "gelu_slope", "normal_cdf"), GELU),
     (("softplus",), SOFTPLUS), (("logaddexp",), LOGADDEXP),
 )  # fmt: skip
 

@@ -109,6 +109,7 @@ WORDS: dict[str, Word] = {
     "silu": Word("({0} / (1.0 + libdevice.exp(-{0})))"),
     # By `erf`, as ATen's kernels on a GPU: `erfc`, which is nearer below -4, takes half as long again, and then memory waits.
     "gelu": Word("(0.5 * {0} * (1.0 + libdevice.erf(0.7071067811865476 * {0})))"),
+    "normal_cdf": Word("(0.5 + 0.5 * libdevice.erf(0.7071067811865476 * {0}))"),
     "gelu_slope": Word(
         "(0.5 * (1.0 + libdevice.erf(0.7071067811865476 * {0})) + 0.3989422804014327 * {0} * libdevice.exp(-0.5 * {0} * {0}))"
     ),

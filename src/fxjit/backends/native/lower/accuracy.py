@@ -17,7 +17,7 @@ from ..target import by_triton
 from .table import Lowering, NoLowering
 
 #: Functions that are made of others.
-COMPOSED = frozenset({"gelu", "gelu_slope", "softplus"})
+COMPOSED = frozenset({"gelu", "gelu_slope", "normal_cdf", "softplus"})
 LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, *COMPOSED} - {"exp", "fmod"})
 
 

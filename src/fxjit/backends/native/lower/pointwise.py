@@ -123,12 +123,15 @@ def gelu_derivative(x: Expr, approximate: str) -> Expr:
     return op("gelu_slope", x)
 
 
-def one_and_tanh(x: Expr, y: Expr) -> Expr | None:
-    """1 + tanh(z) as 2 * sigmoid(2 * z); None for other sums."""
-    for one, tanh in ((x, y), (y, x)):
-        if isinstance(one, Const) and one.value == 1 and isinstance(tanh, Op) and tanh.name == "tanh":
-            two = const(2, tanh.dtype)
-            return op("mul", two, sigmoid_shares(op("mul", two, tanh.args[0]))[0])
+def one_and_function(x: Expr, y: Expr) -> Expr | None:
+    """1 + tanh(z) as 2 * sigmoid(2 * z), 1 + erf(z) as twice the normal distribution at sqrt(2) * z: half of the time. None for
+    other sums."""
+    for one, function in ((x, y), (y, x)):
+        if isinstance(one, Const) and one.value == 1 and isinstance(function, Op) and function.name in ("tanh", "erf"):
+            two = const(2, function.dtype)
+            if function.name == "tanh":
+                return op("mul", two, sigmoid_shares(op("mul", two, function.args[0]))[0])
+            return op("mul", two, op("normal_cdf", op("mul", const(math.sqrt(2), function.dtype), function.args[0])))
     return None
 
 
@@ -247,8 +250,8 @@ def with_alpha(name: str, swapped: bool = False) -> Callable[..., TensorExpr]:
             x, y = y, x
         if not (isinstance(alpha, (int, float)) and alpha == 1):
             y = op("mul", y, addend(low, alpha, size, dtype))
-        alone = all(len(each.users) == 1 for each in node.all_input_nodes)  # a tanh that others read is there anyway
-        return result(node, (one_and_tanh(x, y) if name == "add" and alone else None) or op(name, x, y))
+        alone = all(len(each.users) == 1 for each in node.all_input_nodes)  # what others read is there anyway
+        return result(node, (one_and_function(x, y) if name == "add" and alone else None) or op(name, x, y))
 
     return lower
 
