@@ -249,7 +249,8 @@ def shape_guard(expr: Any, symbols: Sequence[sympy.Symbol], places: Mapping[symp
     text = _text(expr, {symbol: places[symbol].name for symbol in symbols})
     whole = tuple(bool(symbol.is_integer) for symbol in symbols)
     if all(whole):
-        return ShapeExpr(sources, text, evaluator(expr, symbols), compile_program(expr, symbols))
+        program = compile_program(expr, symbols)
+        return ShapeExpr(sources, text, evaluator(expr, symbols) if program is None else _Late(expr, symbols), program)
     evaluate = evaluator(expr, symbols)
     if isinstance(evaluate, Relation):
         return PythonCheck(sources, Relation(evaluate.count, evaluate.text, whole), text)
@@ -295,30 +296,49 @@ def evaluator(expr: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., bool]
     return evaluate
 
 
+class _Late:
+    """The evaluator of a relation that the stack machine evaluates, made where it is wanted all the same."""
+
+    __slots__ = ("_evaluate", "_of")
+
+    def __init__(self, expr: Any, symbols: tuple[sympy.Symbol, ...]) -> None:
+        self._of = expr, symbols
+        self._evaluate: Callable[..., bool] | None = None
+
+    def __call__(self, *values: Any) -> bool:
+        if self._evaluate is None:
+            self._evaluate = evaluator(*self._of)
+        return self._evaluate(*values)
+
+
 def _relation(expr: Any, symbols: Sequence[sympy.Symbol]) -> Relation | None:
     """`expr` as text of Python; None where there is none for it."""
-    dummies = {symbol: sympy.Dummy(f"v{place}", integer=symbol.is_integer, real=True) for place, symbol in enumerate(symbols)}
+    names = {symbol: f"v{place}" for place, symbol in enumerate(symbols)}
     try:
-        return Relation(len(symbols), str(_Printer().doprint(expr.xreplace(dummies))), None)
+        return Relation(len(symbols), str(_Printer(names).doprint(expr)), None)
     except (NotImplementedError, TypeError, AssertionError, ValueError):
         return None
 
 
 class _Printer(_PythonPrinter):
-    def _print_Symbol(self, expr: sympy.Symbol) -> str:
-        return str(expr.name)
+    """Names in the place of symbols. To put other symbols there first would evaluate the whole expression anew."""
 
-    def _print_Dummy(self, expr: sympy.Symbol) -> str:
-        return str(expr.name)
+    def __init__(self, names: Mapping[sympy.Symbol, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        return self._names[expr]
+
+    _print_Dummy = _print_Symbol
 
 
 def _text(expr: Any, names: Mapping[sympy.Symbol, str]) -> str:
     """`expr` as a person would write it, with sources for symbols."""
-    renamed = expr.xreplace({symbol: sympy.Dummy(name, integer=True) for symbol, name in names.items()})
     try:
-        return str(_Printer().doprint(renamed))
+        return str(_Printer(names).doprint(expr))
     except (NotImplementedError, TypeError, AssertionError):  # it prints what occurs in ShapeEnv, and asserts that
-        return str(renamed)
+        return str(expr.xreplace({symbol: sympy.Dummy(name, integer=True) for symbol, name in names.items()}))
 
 
 # -- programs ------------------------------------------------------------------------------------------------------
