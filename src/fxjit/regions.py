@@ -245,8 +245,8 @@ def _may_not_fail(chosen: RegionOptions) -> bool:
 
 def _outside() -> str | None:
     """The ambient interpreter that observes each operator: a transform (vmap, grad), forward differentiation, a dispatch
-    mode, a mode of `__torch_function__`, `torch.export` or `torch.jit.trace`; None: nothing. Queried before the compiler
-    is imported, since torch.export replaces builtin functions meanwhile."""
+    mode, a mode of `__torch_function__`, `torch.export`, `torch.jit.trace` or `torch.fx.symbolic_trace`; None: nothing.
+    Queried before the compiler is imported, since torch.export replaces builtin functions meanwhile."""
     torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
     if torch._C._functorch.maybe_current_level() is not None:
@@ -257,6 +257,9 @@ def _outside() -> str | None:
         return "torch.jit.trace"
     if torch.compiler.is_exporting():
         return "torch.export"
+    is_tracing = getattr(sys.modules.get("torch.fx._symbolic_trace"), "is_fx_symbolic_tracing", None)
+    if is_tracing is not None and is_tracing():
+        return "torch.fx.symbolic_trace"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward differentiation"
     return _FUNCTION_MODE if _under_a_mode(torch) else None

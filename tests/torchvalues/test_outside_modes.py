@@ -77,6 +77,11 @@ def under_make_fx(fn: Fn, x: torch.Tensor) -> Any:
     return [str(node.target) for node in graph.graph.nodes], graph(x), graph(x + 1)
 
 
+def under_symbolic_trace(fn: Fn, x: torch.Tensor) -> Any:
+    traced = torch.fx.symbolic_trace(lambda given: fn(given))  # which takes functions of Python only
+    return [node.target for node in traced.graph.nodes], traced(x), traced(x + 1)
+
+
 def under_fake_tensors(fn: Fn, x: torch.Tensor) -> Any:
     with FakeTensorMode() as mode:
         fake = fn(mode.from_tensor(x))
@@ -132,6 +137,7 @@ def with_default_dtype(fn: Fn, x: torch.Tensor) -> Any:
 STATES: dict[str, Callable[[Fn, torch.Tensor], Any]] = {
     "jit.trace": under_jit_trace,
     "make_fx": under_make_fx,
+    "symbolic_trace": under_symbolic_trace,
     "fake tensors": under_fake_tensors,
     "function mode": under_a_function_mode,
     "dispatch mode": under_a_dispatch_mode,
@@ -292,3 +298,25 @@ def test_modes_are_back_where_a_graph_fails() -> None:
             results.append(mode.seen)
             assert not torch._C._len_torch_function_stack()
         assert_same(results[:len(results) // 2], results[len(results) // 2:])
+
+
+def test_frames_that_are_traced_symbolically_run_as_they_stand() -> None:
+    """Tensors are none there: each frame broke where it would have used one."""
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.layer(x) + 1) * self.layer.bias
+
+    model = Model()
+
+    def traces(x: torch.Tensor) -> Any:
+        return torch.fx.symbolic_trace(model)(x)
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    with torch.no_grad():
+        assert_same(traces(torch.ones(2, 4)), fxjit.compile(traces, backend="eager")(torch.ones(2, 4)))
+    assert sum(fxjit.counters["graph_break"].values()) == 1, "at the call of symbolic_trace"
