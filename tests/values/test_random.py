@@ -391,7 +391,15 @@ def in_tensors(x: torch.Tensor) -> Any:
     return numbers, alone, action, rows[order], rows[order, 1:3], rows[1, some], torch.as_tensor(some, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("program", [cropped, one_of_the_rows, of_some_size, within_bounds, in_tensors])
+def cropped_by_numpy(x: torch.Tensor) -> Any:
+    image = x.outer(torch.arange(6.0))
+    top, left, at = np.random.randint(3), np.random.randint(0, image.shape[1] - 2), int(np.random.rand() * 4)
+    if np.random.random() < 1.0 and np.random.RandomState(3).random_sample() >= 0:
+        image = image + 1
+    return image[top : top + 2, left : left + 3], image[at] * np.random.default_rng(2).random(), np.random.randint(0, 5, 3)
+
+
+@pytest.mark.parametrize("program", [cropped, one_of_the_rows, of_some_size, within_bounds, in_tensors, cropped_by_numpy])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_what_holds_for_all_numbers_that_may_be_drawn(program: Program, backend: str) -> None:
     assert_drawn_as_eager(program, backend=backend)

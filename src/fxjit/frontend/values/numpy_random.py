@@ -20,7 +20,8 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, resolve
 from fxjit.frontend.values.natives import BuiltinValue
 from fxjit.frontend.values.numpy_ import ArrayValue, tensor_of, writable_tensor
-from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, step
+from fxjit.frontend.values.random_bounds import Bounds, of_method
+from fxjit.frontend.values.random_values import RANDOM_TYPES, RandomValue, bounds_of, step
 from fxjit.frontend.values.rng import (
     RngMethodValue,
     RngValue,
@@ -70,10 +71,19 @@ def scalar_tensor(number: np.generic) -> torch.Tensor:
     return torch.from_numpy(np.array(number))
 
 
-def _result(t: Tracer, at: int, name: str) -> Value:
+#: Methods that give one number like one of Python's generators, where no size is given.
+_LIKE_PYTHONS: Final = {"randint": "randrange", "rand": "random", "random": "random", "random_sample": "random"}
+
+
+def _bounds(name: str, args: list[Value], kwargs: dict[str, Value]) -> Bounds | None:
+    like = _LIKE_PYTHONS.get(name)
+    return of_method(like, list(map(bounds_of, args))) if like is not None and len(args) < 3 and not kwargs else None
+
+
+def _result(t: Tracer, at: int, name: str, bounds: Bounds | None) -> Value:
     example = t.rng_steps.example(at)
     if type(example) in RANDOM_TYPES:
-        return RandomValue(at, example)
+        return RandomValue(at, example, bounds)
     source = RandomSource(at)
     if isinstance(example, np.generic) and example.dtype.kind in "bif":
         return ArrayValue(t.random_tensor(scalar_tensor(example), ApplySource(source, scalar_tensor)), True, source)
@@ -100,7 +110,7 @@ def _method(cls: type, name: str) -> None:
         at = step(t, fn, [mine, *given], named, may_fail=may_fail)
         if name == "get_state":
             return state_value(t.rng_steps.example(at), at)
-        return t.make(None) if name == "seed" else _result(t, at, label)
+        return t.make(None) if name == "seed" else _result(t, at, label, _bounds(name, args[1:], kwargs))
 
 
 def _of_module(fn: Any, method: Any) -> None:
