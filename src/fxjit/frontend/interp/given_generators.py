@@ -16,6 +16,7 @@ from fxjit.frontend.interp.generators import GeneratorValue
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.iterators import is_left_over
 from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.wrap import wraps
@@ -40,7 +41,8 @@ class ForeignGeneratorValue(UserObjectValue):
 def _wrap_generator(t: Tracer, generator: types.GeneratorType[Any, Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, types.GeneratorType))
     code, body = generator.gi_code, generator.gi_frame
-    if body is None or not has_not_begun(generator) or code.co_freevars:  # nothing says which cells those are in
+    # That of a loop which broke before would break there again. And nothing says which cells free variables are in.
+    if body is None or is_left_over(source) or code.co_freevars or not has_not_begun(generator):
         return ForeignGeneratorValue(types.GeneratorType, source, generator)
     namespace = body.f_globals
     function: Any = types.FunctionType(code, namespace)

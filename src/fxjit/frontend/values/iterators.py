@@ -304,9 +304,14 @@ class ResumedIteratorValue(IteratorValue):
         t.break_("loop-resumed")
 
 
+def is_left_over(source: Source) -> bool:
+    """Whether a break left it on the stack."""
+    return isinstance(source, LocalSource) and source.name.startswith(_LEFT_OVER)
+
+
 def _resumed(obj: Any, source: Source) -> Value | None:
     """The value of an iterator that a break left on the stack; None for any other."""
-    if config.resume_in_loops and isinstance(source, LocalSource) and source.name.startswith(_LEFT_OVER):
+    if config.resume_in_loops and is_left_over(source):
         return ResumedIteratorValue(type(obj), source)
     return None
 
