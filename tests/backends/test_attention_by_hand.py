@@ -143,6 +143,15 @@ def test_several_attentions_one_behind_the_other(graphs):
     assert len(attentions(graphs)) >= 3  # equal blocks are traced once
 
 
+def test_attention_of_what_another_gives(graphs):
+    def attention(q, k, v):
+        return by_operators(q, by_operators(k, q, v), by_equations(v, k, v).transpose(1, 2)) + 1
+
+    assert_as_eager(attention, heads())
+    assert_as_eager(attention, heads(requires_grad=True))
+    assert len(attentions(graphs)) == 6 and not any("softmax" in str(node.target) for gm in graphs for node in gm.graph.nodes)
+
+
 def test_sizes_that_vary(graphs):
     compiled = fxjit.compile(by_operators, dynamic=True)
     for length in (5, 11, 4):

@@ -104,9 +104,12 @@ class _Attention:
             total = call_captured(graph, torch.unsqueeze, total, 0)
         return total
 
-    def call(self, graph: torch.fx.Graph, mask: Node | None, is_causal: bool, rows_may_be_empty: bool) -> Node:
-        """The call of ATen's attention that stands for it, at the insertion point. A row is empty where all of it is masked."""
-        query, key, value = (_with_order(graph, each) for each in (self.scores.query, self.scores.key, self.value))
+    def call(self, graph: torch.fx.Graph, made: dict[Node, Node], mask: Node | None, is_causal: bool,
+             rows_may_be_empty: bool) -> Node:
+        """The call of ATen's attention that stands for it, at the insertion point. `made`: what stands for results of others. A
+        row is empty where all of it is masked."""
+        heads = self.scores.query, self.scores.key, self.value
+        query, key, value = (_with_order(graph, made.get(each.node, each.node), each.order) for each in heads)
         trains, number = self.last.meta["example_value"].requires_grad, self.scores.number
         empty = None
         if mask is not None and rows_may_be_empty and (trains or number != _LOWEST_SUM):
@@ -161,20 +164,20 @@ def _put_in(graph: torch.fx.Graph, found: list[_Attention], copies: bool) -> lis
     for each in found:
         with graph.inserting_before(each.last), modes_of(each.last.meta["example_value"]):
             masks.append(each.mask(graph))
-    known, made = KnownValues(graph), []
+    known, made = KnownValues(graph), dict[Node, Node]()
     for each, mask in zip(found, masks, strict=True):
         kind = None if mask is None else known.kind_of_mask(mask)
         empty = mask is not None and not known.answer(mask, _no_row_is_empty)
         with graph.inserting_before(each.last), modes_of(each.last.meta["example_value"]):
-            new = each.call(graph, mask if kind is None else None, kind == CAUSAL, empty)
+            new = each.call(graph, made, mask if kind is None else None, kind == CAUSAL, empty)
             new = call_captured(graph, torch.clone, new, memory_format=torch.contiguous_format) if copies else new
         new.meta["example_value"] = each.last.meta["example_value"]
         each.last.replace_all_uses_with(new)
-        made.append(new)
-    for each in found:
+        made[each.last] = new
+    for each in reversed(found):
         _drop(graph, each)
     known.erase_dead(graph)
-    return made
+    return list(made.values())
 
 
 def _drop(graph: torch.fx.Graph, found: _Attention) -> None:
@@ -202,11 +205,10 @@ def _in_float32(graph: torch.fx.Graph, node: Node) -> Node:
     return new
 
 
-def _with_order(graph: torch.fx.Graph, heads: _Heads) -> Node:
-    node = heads.node
-    if heads.order != tuple(range(len(heads.order))):
-        node = call_captured(graph, torch.permute, node, heads.order)
-    return node if len(heads.order) == 4 else call_captured(graph, torch.unsqueeze, node, 0)
+def _with_order(graph: torch.fx.Graph, node: Node, order: tuple[int, ...]) -> Node:
+    if order != tuple(range(len(order))):
+        node = call_captured(graph, torch.permute, node, order)
+    return node if len(order) == 4 else call_captured(graph, torch.unsqueeze, node, 0)
 
 
 # -- finding it -----------------------------------------------------------------------------------------------------
