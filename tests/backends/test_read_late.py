@@ -107,3 +107,27 @@ def test_old_and_new_contents_are_not_mixed_up(backend):
         assert "modified by an inplace operation" in str(error)
     else:
         torch.testing.assert_close(x.grad, x.detach().cos() * torch.tensor([10.0, *[2.0] * 7]))
+
+
+class Times(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, settings):
+        return x * FACTOR
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * FACTOR * (1 + FACTOR), None
+
+
+FACTOR = 3
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_whole_numbers_that_vary_are_no_tensors(backend, monkeypatch):
+    fxjit.reset()
+    compiled = fxjit.compile(lambda x: Times.apply(x.sin(), SETTINGS), backend=backend, fullgraph=True)
+    for factor in (3, 5, 7):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        x = torch.ones(4, requires_grad=True)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, x.detach().cos() * factor * (1 + factor))

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
 from fxjit.applied import Plan, apply_traced
-from fxjit.schemas import returns_alias
+from fxjit.schemas import returns_alias, tensors_of
 
 from ..graph.edit import copy_in_layout, outputs_of, set_outputs, where_or_zero
 from ..graph.facts import mutated_inputs, view_root
@@ -183,7 +183,8 @@ def read_late(captured: torch.fx.GraphModule) -> frozenset[int]:
         late.update(values[place] for place in plan.kept if place < len(values))
         others.update(values[place] for place in plan.saved if 0 <= place < len(values))
     written = mutated_inputs(captured) if late else ()
-    return frozenset(place for place, node in enumerate(placeholders) if node in late - others and place not in written)
+    return frozenset(place for place, node in enumerate(placeholders)
+                     if node in late - others and place not in written and next(tensors_of(node), None) is not None)
 
 
 def leave_unchecked(joint: torch.fx.GraphModule, positions: frozenset[int], num_forward_outputs: int) -> None:
