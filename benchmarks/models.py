@@ -26,9 +26,11 @@ import torch
 
 import fxjit
 from benchmarks import container_programs as _container_programs  # noqa: F401 - its programs sign up in PACKAGES
+from benchmarks import further_science_programs as _further_science_programs  # noqa: F401 - its programs sign up in FURTHER
 from benchmarks import library_layers as _library_layers  # noqa: F401 - its programs sign up in LIBRARIES
 from benchmarks import other_models as _other_models  # noqa: F401 - its programs sign up in MORE
 from benchmarks import torch_package_programs as _torch_package_programs  # noqa: F401 - its programs sign up in PACKAGES
+from benchmarks.further_package_programs import FURTHER
 from benchmarks.known_programs import KNOWN
 from benchmarks.library_programs import LIBRARIES
 from benchmarks.package_programs import PACKAGES
@@ -154,7 +156,7 @@ def seed(number: int) -> None:
 
 
 def _builder(name: str) -> Callable[[], Program]:
-    return (PROGRAMS | MORE | LIBRARIES | KNOWN | PACKAGES)[name]
+    return (PROGRAMS | MORE | LIBRARIES | KNOWN | PACKAGES | FURTHER)[name]
 
 
 def _eager_seconds(name: str) -> float:
@@ -313,6 +315,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--libraries", action="store_true", help="the programs of many packages")
     parser.add_argument("--known", action="store_true", help="the programs that once took more breaks than under torch.compile")
     parser.add_argument("--packages", action="store_true", help="the programs of packages around models, and of more")
+    parser.add_argument("--further", action="store_true", help="the programs of more packages made of torch")
     parser.add_argument("--names", action="store_true", help="print the programs' names")
     parser.add_argument("--only", action="append", default=[], help="this program; may be repeated")
     parser.add_argument("--backend", default="eager", choices=("eager", "aot_eager", "native"))
@@ -334,16 +337,18 @@ def main(argv: list[str] | None = None) -> None:
         names = list(KNOWN)
     if options.packages:
         names = list(PACKAGES)
+    if options.further:
+        names = list(FURTHER)
     if options.here:
         _here(options)
         return
     if options.names:
         print("\n".join(names))
         return
-    whole = options.list or options.more or options.libraries or options.known or options.packages
+    whole = options.list or options.more or options.libraries or options.known or options.packages or options.further
     chosen = options.only or (names if whole else [])
     if not chosen:
-        _parser().error("say --list, --more, --libraries, --known, --packages or --only NAME")
+        _parser().error("say --list, --more, --libraries, --known, --packages, --further or --only NAME")
     ways = [False, True] if options.beside else [options.torch]
     lines = []
     for name in chosen:
