@@ -152,8 +152,10 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> TracedFu
                  for output in outputs]
     set_grad_mode(t, False)
     outer, t.in_backward = t.in_backward, True
-    with run_later(t, f"{cls.__qualname__}.apply"):
-        backward = t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
-    t.in_backward = outer
+    try:
+        with run_later(t, f"{cls.__qualname__}.apply"):
+            backward = t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
+    finally:
+        t.in_backward = outer
     set_grad_mode(t, True)
     return TracedFunction(cls, ctx, result, outputs, gradients, backward)
