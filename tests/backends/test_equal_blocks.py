@@ -294,8 +294,8 @@ def test_blocks_that_become_different_are_traced_whole(stage: str, monkeypatch: 
     else:
         planned = aot_compile._planned
 
-        def without_plan(gm: Any, inputs: Any, backend: BackendConfig, shortens: bool) -> Any:
-            result = planned(gm, inputs, backend, shortens)
+        def without_plan(gm: Any, rewritten: Any, inputs: Any, backend: BackendConfig, shortens: bool) -> Any:
+            result = planned(gm, rewritten, inputs, backend, shortens)
             refused.append(result)
             return aot_compile.replace(result, plan=None) if shortens else result
 
