@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import fxjit
 from fxjit import _C, tensor_shim
 from fxjit.backends.aot import attention_by_hand
+from fxjit.backends.native.choose import attention as choice
 
 pytestmark = [
     pytest.mark.compiles,
@@ -32,7 +33,7 @@ def graphs(monkeypatch):
     plain = attention_by_hand.with_attention
 
     def seen(gm, is_preferred):
-        found.append(plain(gm, lambda query, key: fxjit.config.cpp.own_attention))  # on every processor
+        found.append(plain(gm, lambda dtype: fxjit.config.cpp.own_attention))  # on every processor
         return found[-1]
 
     monkeypatch.setattr(attention_by_hand, "with_attention", seen)
@@ -350,3 +351,10 @@ def test_the_setting_turns_it_off(graphs, monkeypatch):
     monkeypatch.setattr(fxjit.config.cpp, "own_attention", False)
     assert_as_eager(by_operators, heads())
     assert graphs and not attentions(graphs)
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_half_types_are_left_to_tiles_of_bfloat16(tiles, monkeypatch):
+    monkeypatch.setattr(choice._C, "program_can", lambda name: tiles or name != "tiles")
+    assert choice.is_attention_preferred(torch.float32)
+    assert choice.is_attention_preferred(torch.bfloat16) is not tiles

@@ -23,8 +23,8 @@ from .known_masks import CAUSAL, KnownValues
 from .restriding import laid_out_anew, modes_of
 
 Node = torch.fx.Node
-#: Whether attention of such queries and keys, of (batch, heads, length, width), is to be ATen's call.
-IsPreferred = Callable[[torch.Tensor, torch.Tensor], bool]
+#: Whether attention of queries of this type is to be ATen's call.
+IsPreferred = Callable[[torch.dtype], bool]
 
 _ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -62,9 +62,8 @@ class _Heads:
         sizes = expressions(self.node.meta["example_value"].shape)
         return [sizes[dim] for dim in self.order]
 
-    def value(self) -> torch.Tensor:
-        value: torch.Tensor = self.node.meta["example_value"].permute(self.order)
-        return value if value.dim() == 4 else value[None]
+    def has_contiguous_rows(self) -> bool:
+        return bool(expressions(self.node.meta["example_value"].stride())[self.order[-1]] == 1)
 
 
 @dataclass(slots=True)
@@ -219,7 +218,7 @@ def _attentions(graph: torch.fx.Graph, is_preferred: IsPreferred) -> Iterator[_A
     known: KnownValues | None = None
     for node in filter(_is_softmax, graph.nodes):
         found = _attention(node)
-        if found is None or not _is_attention(found) or not is_preferred(found.scores.query.value(), found.scores.key.value()):
+        if found is None or not _is_attention(found) or not is_preferred(found.last.meta["example_value"].dtype):
             continue
         if found.last.meta["example_value"].requires_grad and found.scores.masks and found.scores.number is None:
             # The derivative of ATen's is not that of eager in rows where numbers of any size were added to all scores.
@@ -319,7 +318,7 @@ def _is_attention(found: _Attention) -> bool:
         return False
     if any(0 in hints(each.shape) or None in hints(each.shape) for each in given):
         return False
-    return all(expressions(each.value().stride())[-1] == 1 for each in heads)
+    return all(each.has_contiguous_rows() for each in heads)
 
 
 def _is_softmax(node: Node) -> bool:
