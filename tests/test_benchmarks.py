@@ -143,6 +143,16 @@ def test_models(capsys, monkeypatch):
     assert row[:2] == ["prog_trivial_add", "1 / 0 / 1"]
 
 
+def test_further_programs_have_their_rows(capsys):
+    """No list has a program of another's name, and the page of sweeps has what came of each."""
+    models.main(["--names", "--further"])
+    names = capsys.readouterr().out.split()
+    others = models.PROGRAMS | models.MORE | models.LIBRARIES | models.KNOWN | models.PACKAGES
+    assert names and not others.keys() & set(names)
+    page = (Path(__file__).parent.parent / "docs" / "models_sweeps.md").read_text()
+    assert not [name for name in names if f"| {name} | " not in page]
+
+
 def test_a_model_may_draw_its_weights_from_any_stream(monkeypatch):
     """Both of its copies, eager's and the compiled one, have the same."""
     def build():
