@@ -71,7 +71,7 @@ from fxjit.frontend.wrapper_inputs import fake_wrapper, guard_wrapper, takes_wra
 from fxjit.guards.ambient import AmbientState
 from fxjit.guards.kinds import AmbientIs, ConstIs, Guard, GuardSet, IdIs, NotSameObject, SameObject, TensorIs, TypeIs
 from fxjit.guards.shapes import Numbers, shape_guards
-from fxjit.guards.source import ApplySource, CallSource, ClassItemSource, ConstSource, LocalSource, Source
+from fxjit.guards.source import ApplySource, CallSource, ClassItemSource, ConstSource, LocalSource, Source, qualname_of
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.homes import target_name
 from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
@@ -794,7 +794,7 @@ def _let_go_of_frames(error: BaseException | None) -> None:
 
 def _label(obj: object) -> str:
     try:
-        name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
-    except Exception:  # the program's own, of what a class or module says of itself
+        name = qualname_of(obj) if isinstance(obj, type) else getattr(obj, "__qualname__", getattr(obj, "__name__", None))
+    except Exception:  # the program's own, of what a module says of itself
         name = None
     return name if isinstance(name, str) else f"<{type(obj).__name__}>"

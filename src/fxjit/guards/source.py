@@ -588,6 +588,15 @@ class InstanceDictSource(_Step):
 namespace_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
 #: A class's MRO, whatever its metaclass has for `__mro__`; while that computes it there is none.
 mro_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
+#: Its names, and its flags (Py_TPFLAGS_...), in the same way.
+name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
+qualname_of: Final[Callable[[type], str]] = type.__dict__["__qualname__"].__get__
+flags_of: Final[Callable[[type], int]] = type.__dict__["__flags__"].__get__
+
+
+def class_source(cls: type) -> ConstSource:
+    """The class itself, which new code holds. Runs no code of the program's."""
+    return ConstSource(cls, qualname_of(cls))
 
 
 class ClassItemSource(_Step):

@@ -44,7 +44,7 @@ from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
 from fxjit.frontend.values.sets import unpack_in_any_order
 from fxjit.frontend.values.text_buffers import BufferValue
 from fxjit.guards.kinds import IdIs, PythonCheck
-from fxjit.guards.source import ConstSource, ItemSource
+from fxjit.guards.source import ConstSource, ItemSource, class_source
 from fxjit.homes import module_of, name_with_module
 
 # -- about one object -------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def _has_member(t: Tracer, obj: Value, protocol_class: type, name: str) -> bool:
 def _is_registered(t: Tracer, sub: type, cls: Any) -> bool:
     answer = _is_registered_now(sub, cls)
     if not is_trusted(module_of(sub)):
-        known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
+        known = (class_source(sub), class_source(cls))
         t.guard(PythonCheck(known, _is_registered_now if answer else _is_not_registered_now,
                             f"{cls.__qualname__} has {sub.__qualname__} registered, or not, as in the trace"))
     return answer
@@ -434,7 +434,7 @@ def _subclass_of_constant(t: Tracer, sub: type, cls: Any) -> bool:
     guard_bases(t, sub)
     if isinstance(cls, abc.ABCMeta) and cls not in sub.__mro__ and not is_trusted(module_of(sub)):
         # Whoever registers the class, or gives it a method that the other's `__subclasshook__` looks for, changes it.
-        known = (ConstSource(sub, sub.__qualname__), ConstSource(cls, cls.__qualname__))
+        known = (class_source(sub), class_source(cls))
         check = _is_subclass_now if answer else _is_no_subclass_now
         t.guard(PythonCheck(known, check, f"issubclass({sub.__qualname__}, {cls.__qualname__}) is {answer}"))
     return answer

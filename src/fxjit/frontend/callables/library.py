@@ -48,7 +48,16 @@ from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrapped import PartialValue, made_partial
 from fxjit.guards.kinds import ConstIs, HasAttr, IdIs, KeysAre
-from fxjit.guards.source import ApplySource, AttrSource, CallSource, ClassItemSource, ConstSource, ItemSource, Source
+from fxjit.guards.source import (
+    ApplySource,
+    AttrSource,
+    CallSource,
+    ClassItemSource,
+    ConstSource,
+    ItemSource,
+    Source,
+    class_source,
+)
 from fxjit.homes import name_with_module
 
 # -- operator ---------------------------------------------------------------------------------------------------
@@ -435,7 +444,7 @@ def _dataclass(t: Tracer, obj: Value) -> tuple[type, Source] | None:
     table, owner = descriptors.look_up(t, known, "__dataclass_fields__")
     if owner is None:
         return None
-    source = ClassItemSource(ConstSource(owner, owner.__qualname__), "__dataclass_fields__")
+    source = ClassItemSource(class_source(owner), "__dataclass_fields__")
     if type(table) is dict:
         t.guard(KeysAre(source, tuple(table)))
     return known, source

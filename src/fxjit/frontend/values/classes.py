@@ -19,10 +19,10 @@ from fxjit.frontend.values.extension import ClassRegistry
 from fxjit.frontend.values.natives import BuiltinMethodValue, bind_method, part_method
 from fxjit.frontend.values.sequence import ListValue, TupleValue, guard_plain_tuple, plain_tuple_class
 from fxjit.frontend.values.traits import GuardedOperators, SuperLookup
-from fxjit.frontend.values.untraceable import StandInValue, UntraceableValue
-from fxjit.frontend.values.wrap import wraps, wraps_if
+from fxjit.frontend.values.untraceable import UntraceableValue
+from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
-from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, namespace_of
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ItemSource, Source, class_source, namespace_of
 from fxjit.homes import module_of
 
 _TYPE_CALL = type.__dict__["__call__"]
@@ -123,7 +123,7 @@ class ClassValue(GuardedOperators):
         except AttributeError as error:
             t.raise_(AttributeError, *error.args)
         if name in _REWRITABLE and not descriptors.is_trusted(module_of(self.cls)):
-            return t.wrap(found, AttrSource(self.source or ConstSource(self.cls, self.cls.__qualname__), name)).realize()
+            return t.wrap(found, AttrSource(self.source or class_source(self.cls), name)).realize()
         return t.make(found)
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
@@ -190,7 +190,7 @@ class ClassValue(GuardedOperators):
         for table_of_members in ("_member_map_", "_member_names_"):
             found = self.cls.__dict__.get(table_of_members)
             if isinstance(found, (dict, list)):
-                source = ClassItemSource(ConstSource(self.cls, self.cls.__qualname__), table_of_members)
+                source = ClassItemSource(class_source(self.cls), table_of_members)
                 t.guard(LengthIs(source, len(found)))
 
     def _enum_lookup(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -201,7 +201,7 @@ class ClassValue(GuardedOperators):
         made = protocol.fold(t, self.cls, *known)
         members = self.cls.__dict__.get("_value2member_map_")
         if len(known) == 1 and isinstance(known[0], (int, str)) and type(members) is dict and known[0] in members:
-            source = ClassItemSource(ConstSource(self.cls, self.cls.__qualname__), "_value2member_map_")
+            source = ClassItemSource(class_source(self.cls), "_value2member_map_")
             t.guard(IdIs(ItemSource(source, known[0]), members[known[0]]))
         return made
 
@@ -247,7 +247,7 @@ class ClassValue(GuardedOperators):
                        if isinstance(namespace_of(owner).get("__new__"), types.BuiltinFunctionType)), object)
         abstract, owner = descriptors.look_up(t, cls, "__abstractmethods__")
         if owner is not None:
-            t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), "__abstractmethods__"), abstract))
+            t.guard(IdIs(ClassItemSource(class_source(owner), "__abstractmethods__"), abstract))
         if owner is cls and abstract:
             return protocol.fold(t, object.__new__, cls)  # raises, in this Python's words
         base_type = objects.builtin_base(cls)
@@ -356,7 +356,7 @@ def _subclasses(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     cls = args[0].as_constant() if len(args) == 1 and args[0].is_constant() else None
     if kwargs or not isinstance(cls, type):
         t.break_("call-builtin", function="type.__subclasses__", args=", ".join(arg.describe() for arg in args))
-    source = ApplySource(ConstSource(cls, cls.__qualname__), type.__subclasses__, "type.__subclasses__")
+    source = ApplySource(class_source(cls), type.__subclasses__, "type.__subclasses__")
     return ListValue(protocol.unpack(t, t.wrap(type.__subclasses__(cls), source)))
 
 
@@ -529,16 +529,6 @@ def _init_exception(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     return t.make(None)
 
 
-def _reads_by_itself(obj: object) -> bool:
-    """Whether a metaclass has a `__getattribute__` for the class `obj`, or for the class of the object `obj`."""
-    cls = type(obj)
-    meta = type(cls)
-    if meta is type and not issubclass(cls, type):
-        return False
-    return (meta is not type and descriptors.has_own_reading(meta)) or (
-        cls is not type and issubclass(cls, type) and descriptors.has_own_reading(cls))
-
-
 @wraps(super)
 def _wrap_super(t: Tracer, obj: super, source: Source) -> Value:
     t.guard(TypeIs(source, super))
@@ -549,11 +539,6 @@ def _wrap_super(t: Tracer, obj: super, source: Source) -> Value:
     found = SuperValue(start, t.wrap(bound_to, AttrSource(source, "__self__")).realize())
     found.source = source
     return found
-
-
-@wraps_if(_reads_by_itself, order=0)
-def _wrap_unreadable(t: Tracer, obj: object, source: Source) -> Value:
-    return StandInValue(obj, source, "attribute-unsupported", value="an object of a metaclass", name="__getattribute__")
 
 
 @wraps(type, subclasses=True)

@@ -31,7 +31,7 @@ from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.constants import VALUE_TYPES
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
-from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source
+from fxjit.guards.source import ConstSource, InstanceDictSource, ItemSource, Source, qualname_of
 from fxjit.homes import module_of
 
 #: Compared by type and value.
@@ -136,7 +136,7 @@ class ConstantValue(Value):
         raw, owner = descriptors.look_up(t, type(member), name)
         place = f"_{name}_" if owner is enum.Enum and name in ("name", "value") else name
         namespace = instance_dict(member)
-        root = self.source or ConstSource(member, str(type(member).__qualname__))
+        root = self.source or ConstSource(member, qualname_of(type(member)))
         if place in namespace and not isinstance(raw, property):
             return t.wrap(namespace[place], ItemSource(InstanceDictSource(root), place)).realize()
         if not name.startswith("__") and not isinstance(raw, property):

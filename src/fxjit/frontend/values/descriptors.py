@@ -19,7 +19,18 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.functions import MethodValue
 from fxjit.guards.kinds import BasesAre, ConstIs, FoundIn, IdIs, TypeIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource, Source, TypeSource, mro_of, namespace_of
+from fxjit.guards.source import (
+    AttrSource,
+    ClassItemSource,
+    Source,
+    TypeSource,
+    class_source,
+    flags_of,
+    mro_of,
+    name_of,
+    namespace_of,
+    qualname_of,
+)
 from fxjit.homes import module_of
 from fxjit.skips.functions import bound_class_of
 
@@ -62,7 +73,7 @@ def class_attribute_source(owner: type, name: str) -> Source | None:
     raw = namespace_of(owner).get(name)
     if is_trusted(module_of(owner)) and not isinstance(raw, _CHANGEABLE) and type(raw) not in (int, float):
         return None
-    return ClassItemSource(ConstSource(owner, owner.__qualname__), name)
+    return ClassItemSource(class_source(owner), name)
 
 
 def look_up(t: Tracer, cls: type, name: str) -> tuple[Any, type | None]:
@@ -76,11 +87,11 @@ def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
     """`name` was found in `owner` (None: in no class). What a trusted class has is guarded here, since programs put functions
     of their own there (`nn.Linear.forward = mine`). Of what others have, the type is, since it says whether and how it binds;
     more is guarded where it is used."""
-    if not cls.__flags__ & _IMMUTABLE:
-        t.guard(FoundIn(ConstSource(cls, cls.__qualname__), name, owner))
-    if owner is None or owner.__flags__ & _IMMUTABLE:
+    if not flags_of(cls) & _IMMUTABLE:
+        t.guard(FoundIn(class_source(cls), name, owner))
+    if owner is None or flags_of(owner) & _IMMUTABLE:
         return
-    raw, source = namespace_of(owner)[name], ClassItemSource(ConstSource(owner, owner.__qualname__), name)
+    raw, source = namespace_of(owner)[name], ClassItemSource(class_source(owner), name)
     if isinstance(raw, types.MemberDescriptorType):  # it cannot be held weakly, and leads to its class
         t.guard(TypeIs(source, types.MemberDescriptorType))
         t.guard(ConstIs(AttrSource(source, "__name__"), raw.__name__))
@@ -92,8 +103,8 @@ def guard_found(t: Tracer, cls: type, owner: type | None, name: str) -> None:
 
 def metaclass_of(t: Tracer, cls: type) -> type:
     """`type(cls)`, with a guard where a program may assign to the `__class__` of the class."""
-    if not cls.__flags__ & _IMMUTABLE and not is_trusted(module_of(cls)):
-        t.guard(IdIs(TypeSource(ConstSource(cls, cls.__qualname__)), type(cls)))
+    if not flags_of(cls) & _IMMUTABLE and not is_trusted(module_of(cls)):
+        t.guard(IdIs(TypeSource(class_source(cls)), type(cls)))
     return type(cls)
 
 
@@ -124,16 +135,17 @@ def field_index(raw: Any) -> int | None:
 
 def guard_bases(t: Tracer, cls: type) -> None:
     """The trace relied on what `cls` derives from."""
-    if cls.__mro__ is None:  # while its metaclass says what they are
-        t.break_("attribute-unsupported", value=cls.__qualname__, name="__mro__")
-    if not cls.__flags__ & _IMMUTABLE:
-        t.guard(BasesAre(ConstSource(cls, cls.__qualname__), cls.__mro__))
+    order = mro_of(cls)
+    if order is None:  # while its metaclass says what they are
+        t.break_("attribute-unsupported", value=qualname_of(cls), name="__mro__")
+    if not flags_of(cls) & _IMMUTABLE:
+        t.guard(BasesAre(class_source(cls), order))
 
 
 def find(cls: type, name: str) -> tuple[Any, type | None]:
     """The raw attribute and the class whose namespace holds it; (NOT_IMPLEMENTED, None) where there is none."""
     try:
-        for owner in cls.__mro__ or ():  # a class has none yet while its metaclass computes it
+        for owner in mro_of(cls) or ():  # a class has none yet while its metaclass computes it
             namespace = namespace_of(owner)
             if name in namespace:
                 return namespace[name], owner
@@ -153,16 +165,16 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
     classes = written_classes(t)
     if not classes:
         return None
-    for owner in cls.__mro__:
+    for owner in mro_of(cls):
         known = classes.get(owner)
         pending = None if known is None else t.effects.load_attr(known, name)
         if isinstance(pending, Value):
             if pending.is_constant() and not hasattr(type(pending.as_constant()), "__get__"):
                 return pending
-            t.break_("attribute-unsupported", value=f"class {owner.__name__}", name=name)
+            t.break_("attribute-unsupported", value=f"class {name_of(owner)}", name=name)
         if pending is not None:  # deleted, and perhaps found in a base
-            t.break_("attribute-unsupported", value=f"class {owner.__name__}", name=name)
-        if name in owner.__dict__:
+            t.break_("attribute-unsupported", value=f"class {name_of(owner)}", name=name)
+        if name in namespace_of(owner):
             return None
     return None
 

@@ -264,7 +264,7 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
         slot = None if itself else _SLOT_METHODS.get(name)
         if slot is not None and not kwargs and len(args) == slot[0]:
             return slot[1](t, receiver, *args)
-        return _call_on_constants(t, receiver, name, args, kwargs, owner)
+        return call_on_constants(t, receiver, name, args, kwargs, owner)
     problem = misfit(method, args, kwargs)
     if problem is not None:
         refuse_arguments(t, receiver, name, len(args), kwargs, problem)
@@ -279,8 +279,9 @@ def _has_its_own(value: Value, descriptor: object, name: str) -> bool:
     return issubclass(value.pytype(), dict) and protocol.type_lookup(value.pytype(), name) is not descriptor
 
 
-def _call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
-                       kwargs: Mapping[str, Value], owner: type | None) -> Value:
+def call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Value],
+                      kwargs: Mapping[str, Value], owner: type | None) -> Value:
+    """The method itself is called, where all is known; else the graph breaks."""
     if receiver.is_constant() and all(is_concrete(arg) for arg in (*args, *kwargs.values())):
         obj = receiver.as_constant()
         raw = None if owner is None else protocol.type_lookup(owner, name)

@@ -24,7 +24,7 @@ from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
 from fxjit.frontend.values.traits import LateIndex, Places
 from fxjit.frontend.values.wrap import creates, wraps, wraps_if
 from fxjit.guards.kinds import IdIs, LengthIs, TypeIs
-from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ConstSource, ItemSource, Source, shown_key
+from fxjit.guards.source import ApplySource, AttrSource, ClassItemSource, ItemSource, Source, class_source, shown_key
 from fxjit.homes import module_of
 
 
@@ -407,7 +407,7 @@ class TupleValue(SequenceValue):
             if owner not in (None, tuple, object, torch.Size):
                 if not hasattr(self, "meth_" + name) or not _is_made_by_namedtuple(raw):
                     return descriptors.bind(t, raw, owner, name, self, t.make(self.cls))
-                t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), raw))
+                t.guard(IdIs(ClassItemSource(class_source(owner), name), raw))
         return super().tp_getattro(t, name)
 
     def meth__asdict(self, t: Tracer) -> Value:

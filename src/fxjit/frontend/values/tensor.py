@@ -42,11 +42,11 @@ from fxjit.guards.source import (
     ApplySource,
     AttrSource,
     ClassItemSource,
-    ConstSource,
     InstanceDictSource,
     ItemSource,
     RandomSource,
     Source,
+    class_source,
 )
 from fxjit.tensor_wrappers import (
     holds_mask,
@@ -204,7 +204,7 @@ class TensorValue(AttributedTensor, SuperLookup):
         raw, owner = descriptors.look_up(t, self.cls, name)
         if owner is None or owner is torch._C.TensorBase:
             return True
-        t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), raw))
+        t.guard(IdIs(ClassItemSource(class_source(owner), name), raw))
         return tensor_methods.is_torchs(raw.fget if isinstance(raw, property) else raw)
 
     def _refuse_others(self, t: Tracer, name: str) -> None:

@@ -17,7 +17,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.guards.kinds import IdIs
-from fxjit.guards.source import AttrSource, ClassItemSource, ConstSource
+from fxjit.guards.source import AttrSource, ClassItemSource, class_source
 from fxjit.tensor_wrappers import has_own_dispatch, inner_tensors, is_wrapper, is_wrapper_class, opaque_parts
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def construct(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, 
         owner = next(each for each in cls.__mro__ if name in vars(each))
         raw = vars(owner)[name]
         if owner is not torch.Tensor and owner is not object:
-            t.guard(IdIs(ClassItemSource(ConstSource(owner, owner.__qualname__), name), raw))
+            t.guard(IdIs(ClassItemSource(class_source(owner), name), raw))
     made = t.emit(cls, args, kwargs)
     if not isinstance(made, GraphTensor) or not is_wrapper(made.fake):
         t.break_("tensor-subclass", type=cls.__qualname__, why="calling the class gives no tensor of it")
