@@ -10,7 +10,6 @@ import functools
 import importlib
 import inspect
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from . import _C, artifact, events, regions, stance
 from .arguments import described, file_of, is_nn_module, is_tensor
 from .counters import reset as reset_counters
 from .errors import InvalidArgument, displayed
+from .homes import imported_module
 from .options import RegionOptions, region_options
 from .regions import call_method, code_of, compiled_function, disabled_function, dress, is_tracing, options_of
 from .skips import marks
@@ -150,10 +150,10 @@ def run(fn: Any = None) -> Any:
 def reset() -> None:
     """Drops every compiled entry, skip mark, recorded size and counter of this process, and memory kept for the next call; goes
     back to the default stance. What the disk cache has stays."""
-    entries = sys.modules.get("fxjit.frontend.entries")
+    entries = imported_module("fxjit.frontend.entries")
     if entries is not None:
         entries.reset()
-    dynamic = sys.modules.get("fxjit.frontend.dynamic")
+    dynamic = imported_module("fxjit.frontend.dynamic")
     if dynamic is not None:
         dynamic.forget_histories()
     reset_counters()
@@ -175,7 +175,7 @@ def wait_for_compiles(timeout: float | None = None) -> bool:
     """
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
         raise InvalidArgument(f"wait_for_compiles: timeout must be None or seconds, not {described(timeout)}.")
-    tiers = sys.modules.get("fxjit.backends.tiers")
+    tiers = imported_module("fxjit.backends.tiers")
     if timeout is not None and timeout > threading.TIMEOUT_MAX:
         timeout = None
     return True if tiers is None else bool(tiers.wait_for_compiles(timeout))

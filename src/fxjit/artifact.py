@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
-from fxjit.homes import module_of
+from fxjit.homes import imported_module, module_of
 
 from . import _C, logs, regions
 from .arguments import described, file_of, is_nn_module
@@ -83,7 +83,7 @@ def aot_compile(compiled: Any, /, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and _is_torchs_spelling(args[0]):
         args, kwargs = args[0]
     compiled(*args, **kwargs)
-    tiers = sys.modules.get("fxjit.backends.tiers")
+    tiers = imported_module("fxjit.backends.tiers")
     if tiers is not None:
         tiers.wait_for_compiles(None)
     return compiled

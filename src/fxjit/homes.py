@@ -1,13 +1,14 @@
 """The module that an object says it is of (`__module__`), which classes and functions may not have or may have anything for,
-and the names that messages call objects by.
+and the names that messages call objects by; modules that are imported by now.
 
 `type("A", (), {})` run where there is no `__name__` makes a class whose `__module__` raises AttributeError.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 _of_class: Final[Callable[[type], object]] = type.__dict__["__module__"].__get__
 
@@ -19,6 +20,13 @@ def module_of(obj: object) -> str:
     except AttributeError:
         return ""
     return found if isinstance(found, str) else ""
+
+
+def imported_module(name: str) -> Any:
+    """The module, which is not imported for it; None also while a thread is still running its code, which gives the module its
+    names one after the other."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 def package_of(obj: object) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from fxjit.homes import module_of
+from fxjit.homes import imported_module, module_of
 
 from . import api, config, dropin, stance, torch_private
 from .backends import registry
@@ -186,7 +186,7 @@ def _with_breaks(enable: Callable[..., Any]) -> Callable[..., Any]:
     compiled autograd traces, at which they break. `fullgraph` would make that an error nobody can mend."""
 
     def may_break(compiled: Any) -> Any:
-        module = sys.modules.get("fxjit.module")
+        module = imported_module("fxjit.module")
         if module is None or not isinstance(compiled, module.OptimizedModule) or not compiled.options.fullgraph:
             return compiled
         asked = compiled.options

@@ -20,6 +20,7 @@ from . import _C, config, events, stance, torch_private
 from .collector import collection_deferred
 from .errors import FxjitError, is_foreign
 from .frontend import entries
+from .homes import imported_module
 from .options import RegionOptions, region_options
 from .skips import FrameVerdict, frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
 
@@ -359,7 +360,7 @@ def call_method(fn: Any) -> Any:
 def reset() -> None:
     _last_options.clear()
     _tensorless_calls.clear()
-    under_modes = sys.modules.get("fxjit.under_modes")
+    under_modes = imported_module("fxjit.under_modes")
     if under_modes is not None:
         under_modes.reset()
 

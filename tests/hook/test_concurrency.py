@@ -13,6 +13,7 @@ import linecache
 import os
 import random
 import resource
+import subprocess
 import sys
 import threading
 import weakref
@@ -207,3 +208,23 @@ def test_nothing_is_kept_of_models_that_threads_compiled_and_dropped() -> None:
     in_threads(work)
     gc.collect()
     assert [ref for ref in gone if ref() is not None] == []
+
+
+def test_what_is_asked_for_while_another_thread_imports_the_compiler() -> None:
+    """The first compile of a process imports it: its modules are in `sys.modules` before they have their names."""
+    program = """
+import threading, torch, fxjit
+
+def compile_one():
+    fxjit.compile(lambda x: x.sin() * 2, backend="aot_eager")(torch.ones(3))
+
+thread = threading.Thread(target=compile_one)
+thread.start()
+while thread.is_alive():
+    fxjit.reset()
+    fxjit.wait_for_compiles(0)
+assert torch.equal(fxjit.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(3)), torch.full((3,), 2.0))
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=fxjit.config.child_environment(OMP_NUM_THREADS="1"),
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
