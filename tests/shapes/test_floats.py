@@ -86,6 +86,26 @@ def test_python_calculates_with_floats_that_vary() -> None:
             call(x, 0.0)
 
 
+def test_a_division_by_a_number_that_is_zero_when_it_is_traced_raises_in_the_program() -> None:
+    """As in optimizers that divide by a sum of learning rates, which are zero at first."""
+    def fn(x: torch.Tensor, n: int, total: float) -> tuple[torch.Tensor, float]:
+        for _ in range(2):
+            try:
+                share = 0.5 / (total * n)
+            except ZeroDivisionError as error:
+                share = float(len(str(error)))
+            x = x * share + n % (n - 3) if n != 3 else x * n
+        return x, share
+
+    calls = (1, 0.0), (2, 0.0), (5, 0.0), (6, 1.5), (7, 0.0), (8, 2.5), (3, 0.0)
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    for n, total in calls:
+        (found, number), (expected, same) = compiled(torch.ones(3), n, total), fn(torch.ones(3), n, total)
+        assert torch.equal(found, expected) and number == same
+    assert not counters["graph_break"] and not counters["skip_cause"]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32])
 def test_a_float_that_varies_is_a_number_to_other_types(dtype: torch.dtype) -> None:
     def fn(x: torch.Tensor, s: float) -> tuple[torch.Tensor, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -110,3 +113,22 @@ def test_a_view_in_other_memory_than_its_base(backend, writes):
             assert torch.equal(mine, theirs)
             if theirs._base is not None:  # of an inference tensor a view knows none
                 assert torch.equal(mine._base, theirs._base)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+@pytest.mark.parametrize("make", [
+    lambda: torch.zeros(2, 3, device="cuda"), lambda: torch.ones(2).cuda(), lambda: torch.arange(3).to("cuda:0"),
+], ids=["made", "moved", "moved_to_the_first"])
+def test_a_tensor_on_a_gpu_that_is_not_there_raises_as_in_eager(make: Callable[[], torch.Tensor]) -> None:
+    """Fake tensors are made there all the same."""
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.sum() + make().sum()
+
+    def falls_back(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x.sum() + make().sum()
+        except (RuntimeError, AssertionError):  # a torch with CUDA, and one without
+            return x * 2
+
+    for each in (fn, falls_back):
+        assert_same_as_eager(each, torch.ones(3), fullgraph=False)

@@ -32,7 +32,7 @@ from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, quiet_fake_tensors, unguarded_convolutions
+from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, on_usable_device, quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.ends import Ends
 from fxjit.frontend.interp.inline import inline
@@ -413,8 +413,8 @@ class Trace:
             if observer is not None:
                 observer.refused = ""
             if isinstance(target, str):
-                return getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs)
-            return faked(target)(*fake_args, **fake_kwargs)
+                return on_usable_device(getattr(fake_args[0], target)(*fake_args[1:], **fake_kwargs))
+            return on_usable_device(faked(target)(*fake_args, **fake_kwargs))
 
         captures = self.break_points.captures_scalars or self.break_points.captures_shapes
         rewriting = contextlib.nullcontext() if is_known(target) else made_functional()

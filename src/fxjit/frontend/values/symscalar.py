@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 Sym = torch.SymInt | torch.SymFloat | torch.SymBool
 
+#: Operators that raise where their second operand is zero.
+_DIVISIONS: Final = (
+    operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod, divmod,
+)
 _TYPES: Final[dict[type, type]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
@@ -146,6 +150,9 @@ class SymValue(Value):
 
     def _compute(self, t: Tracer, fn: Callable[..., Any], *operands: Value) -> Value:
         if not any(operand.is_constant() and isinstance(operand.as_constant(), complex) for operand in operands):
+            if fn in _DIVISIONS and _is_zero_here(operands[1]):
+                divisor = operands[1].specialize(t) if isinstance(operands[1], SymValue) else operands[1]
+                return protocol.fold(t, fn, operands[0].pytype()(1), divisor.as_constant())  # the program's ZeroDivisionError
             result = _noted(t.emit(fn, operands), fn, *operands)
             if fn is operator.truediv and isinstance(result, SymValue):
                 result.quotient = _whole_quotient(*operands)
@@ -195,6 +202,12 @@ class SymValue(Value):
         if result.is_constant() and not all(each.is_integer for each in symbols):
             t.break_("data-symbol", value=self.describe(), why="it is known only when the graph runs whether it is a number")
         return result
+
+
+def _is_zero_here(divisor: Value) -> bool:
+    """Whether it is zero in this call. (An entry made for other numbers fails in a call with zero, which then runs eagerly.)"""
+    known = divisor.sym.node.hint if isinstance(divisor, SymValue) else divisor.as_constant()
+    return known is not None and bool(known == 0)
 
 
 def _noted(result: Value, fn: Callable[..., Any], *operands: Value) -> Value:
