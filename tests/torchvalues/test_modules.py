@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -345,3 +346,9 @@ def test_making_a_module_of_torch_is_one_break(make):
     assert result[1] == expected[1]
     assert counter.frame_count == 2, "before it is made, and after"
     assert sum(fxjit.counters["graph_break"].values()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on GPUs it runs threads")
+def test_data_parallel_without_a_gpu_is_its_module():
+    network = nn.DataParallel(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    assert_same_as_eager(lambda x: network(x) * 2, torch.randn(2, 4, requires_grad=True), graphs=1)
