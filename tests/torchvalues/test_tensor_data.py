@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from tests.differential import assert_same_as_eager
@@ -132,3 +133,35 @@ def test_a_tensor_on_a_gpu_that_is_not_there_raises_as_in_eager(make: Callable[[
 
     for each in (fn, falls_back):
         assert_same_as_eager(each, torch.ones(3), fullgraph=False)
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0, dtype=np.float32).reshape(2, 3), np.arange(4), np.array(2.5)],
+                         ids=["of its type", "of another", "a number"])
+def test_a_class_of_tensors_takes_an_array(array: np.ndarray) -> None:
+    """`torch.FloatTensor(batch)`, as agents make of what a replay buffer gives; over the array's memory, where it can be."""
+    def fn(batch: np.ndarray) -> tuple[torch.Tensor, ...]:
+        made = torch.FloatTensor(batch)
+        made.mul_(2)
+        return made, torch.LongTensor(batch), torch.Tensor(batch).unsqueeze(0), torch.BoolTensor(batch)
+
+    assert_same_as_eager(fn, array, backend=("eager", "native"), breaks=0)
+
+
+def test_variables_are_tensors_beside_the_first() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        doubled = torch.autograd.Variable(x * 2)
+        written = torch.autograd.Variable(x, requires_grad=False)
+        written.add_(1)
+        return (doubled * x).sum(), written
+
+    assert_same_as_eager(lambda x: fn(x * 1), torch.randn(3, requires_grad=True), backend=("eager", "native"), breaks=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_there_is_no_cache_to_empty_without_a_gpu() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch.cuda.empty_cache()
+        return y * 2
+
+    assert_same_as_eager(fn, torch.randn(3), graphs=1)

@@ -92,12 +92,15 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
-    """`torch.Tensor([1, 2])` makes a tensor of the numbers, `torch.Tensor(2, 3)` an empty one of that size."""
+    """`torch.Tensor([1, 2])` makes a tensor of the numbers, as of an array; `torch.Tensor(2, 3)` an empty one of that size."""
     @handles(cls)
     def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if kwargs or tensors_in(args):
             t.break_("tensor-argument", function=name_with_module(cls), value="a tensor", type="Tensor")
         wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
+        array = _from_array(t, args[0]) if len(args) == 1 and args[0].pytype() is np.ndarray else None
+        if isinstance(array, TensorValue):  # over the array's memory, where that has the type already
+            return t.emit("to", [array], wanted)
         if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
             return _of_data(t, torch.tensor, args[0], (), wanted)
         return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)
@@ -110,6 +113,21 @@ for _cls, _dtype in (
     (torch.ByteTensor, torch.uint8), (torch.BoolTensor, torch.bool),
 ):
     _legacy_constructor(_cls, _dtype)
+
+
+@handles(torch.autograd.Variable)
+def _variable(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`Variable(x)`, of programs that are older than torch 0.4: another tensor over the same memory, a leaf."""
+    known = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data, needs = known.pop("data", None), known.pop("requires_grad", t.make(False))
+    plain = isinstance(data, TensorValue) and data.cls is torch.Tensor and needs.is_constant()
+    if not isinstance(data, TensorValue) or not plain or known or len(args) > 2:
+        t.break_("class-instantiation-unsupported", cls="torch.autograd.Variable")
+    alias = tensor_methods.call_method(t, data, "detach", (), {})
+    if not needs.as_constant():
+        return alias
+    assert isinstance(alias, TensorValue)
+    return tensor_methods.call_method(t, alias, "requires_grad_", (), {})
 
 
 @handles(torch.as_tensor, torch.asarray)

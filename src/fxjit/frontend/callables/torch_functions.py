@@ -490,7 +490,15 @@ _refuse("value-global-state", torch.set_default_dtype, torch.set_default_device,
         torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
         torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,
-        torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.set_device, torch.set_default_tensor_type)
+        torch.cuda.synchronize, torch.cuda.set_device, torch.set_default_tensor_type)
+
+
+@handles(torch.cuda.empty_cache)
+def _empty_cache(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Nothing to do for a process without a GPU, as everywhere in programs that were written on one."""
+    if torch.cuda.is_available() or args or kwargs:
+        t.break_("value-global-state", function="torch.cuda.empty_cache")
+    return t.make(None)
 
 
 _refuse("call-rng-state", torch.seed, torch.initial_seed,
