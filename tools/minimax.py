@@ -73,11 +73,24 @@ def centre_ratio(s: Any) -> Any:
     return mp.erf(a / mp.sqrt(2)) / (2 * a) if a > 1e-9 else 1 / mp.sqrt(2 * mp.pi)
 
 
+def sine_rest(s: Any) -> Any:
+    """sin(r) = r - r^3/6 + r^5 * q(r^2), with a sixth rounded to float."""
+    r = mp.sqrt(s)
+    return (mp.sin(r) - r + r**3 * mp.mpf(float(np.float32(1 / 6)))) / r**5 if r > 1e-4 else mp.mpf(1) / 120
+
+
+def cosine_rest(s: Any) -> Any:
+    """cos(r) = 1 - r^2/2 + r^4 * q(r^2)."""
+    return (mp.cos(mp.sqrt(s)) - 1 + s / 2) / s**2 if s > 1e-8 else mp.mpf(1) / 24
+
+
 def one(x: Any) -> Any:
     return mp.mpf(1)
 
 
 HALF_LN2 = 0.34658
+#: An eighth of a turn, and what reducing 2^17 to it may be beside.
+EIGHTH = 0.794
 FITS = {
     "EXP": Fit(exp_rest, -HALF_LN2, HALF_LN2, 5, lambda r: r**3 / mp.exp(r)),
     "LOG": Fit(log_rest, 0.5**0.5 - 1, 2**0.5 - 1, 9, lambda f: f**2),
@@ -85,6 +98,8 @@ FITS = {
     "MILLS": Fit(mills_ratio, 0, 0.8, 11, lambda u: 1 / mills_ratio(u)),
     "CENTRE": Fit(centre_ratio, 0, 1, 7, lambda s: mp.sqrt(s) / (mp.erfc(mp.sqrt(s / 2)) / 2)),
     "LOG2_WIDE": Fit(atanh_ratio_to_base_2, 0, 0.029438, 5, one, double=True),
+    "SINE": Fit(sine_rest, 0, EIGHTH**2, 3, lambda s: s**2 * mp.sqrt(s) / mp.sin(mp.sqrt(s))),
+    "COSINE": Fit(cosine_rest, 0, EIGHTH**2, 3, lambda s: s**2 / mp.cos(mp.sqrt(s))),
     "EXP2": Fit(exp2_ratio, -0.5, 0.5, 5, lambda r: r / 2**r),
     "EXP2_WIDE": Fit(exp2_ratio, -0.5, 0.5, 6, lambda r: r / 2**r, double=True),
 }

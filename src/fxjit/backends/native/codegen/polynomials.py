@@ -67,6 +67,18 @@ LOG2_WIDE: Final = (
     "0x1.a58d64fd9ba53p-2",
     "0x1.5ceaa867edafdp-2",
 )
+#: 2^-32.5, from 0 to 0.630436
+SINE: Final = (
+    "0x1.111172p-7f",
+    "-0x1.a0569ep-13f",
+    "0x1.7b563ep-19f",
+)
+#: 2^-32.7, from 0 to 0.630436
+COSINE: Final = (
+    "0x1.55554ap-5f",
+    "-0x1.6c0c12p-10f",
+    "0x1.99dd76p-16f",
+)
 #: 2^-23.4, from -0.5 to 0.5
 EXP2: Final = (
     "0x1.62e42ap-1f",
