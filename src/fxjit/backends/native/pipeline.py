@@ -44,6 +44,7 @@ from .passes.convolution import convolve_rows, write_out_ways
 from .printer import schedule_text
 from .runtime import cc
 from .runtime.gpu import TritonLaunchers
+from .schedule.deferred import defer_results
 from .schedule.fuse import fuse
 from .schedule.product_fusion import with_products
 from .schedule.product_tiles import tiled_products, with_tiles
@@ -86,6 +87,8 @@ def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> C
         tiles = tiled_products(steps, low, returned, hints, config.num_threads or torch.get_num_threads())
         if not lone_kernels:
             steps = leave_to_aten(steps, low, returned, hints, tiles)
+        if name == "backward":
+            steps = defer_results(steps, low, returned, hints)
         verify("schedule", low, steps)
         cost = overhead(steps, low, hints)
         steps = with_tiles(steps, tiles)
