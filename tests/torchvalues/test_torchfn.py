@@ -292,3 +292,20 @@ def test_a_generator_that_is_none_is_none_given(draw: Callable[..., torch.Tensor
         torch.manual_seed(0)
         assert torch.equal(found, draw((rows, 2)).float())
     assert fxjit.counters["stats"]["unique_graphs"] == 1
+
+
+VERSION_CHECKS = {
+    "a text": lambda: torch.__version__ >= "1.8.0",
+    "a text first": lambda: "1.8" <= torch.__version__,
+    "numbers": lambda: torch.__version__ > (1, 8),
+    "a version": lambda: torch.__version__ >= torch.torch_version.TorchVersion("1.7"),
+    "no version": lambda: torch.__version__ < "parrot",
+    "one of some": lambda: torch.__version__ in ("1.7", "1.8.0"),
+}
+
+
+@pytest.mark.parametrize("name", VERSION_CHECKS)
+def test_the_version_of_torch_is_compared_while_tracing(assert_same_as_eager, name):
+    """As in code that serves many releases: `align_corners` where torch has it."""
+    check = VERSION_CHECKS[name]
+    assert_same_as_eager(lambda x: x * 2 if check() else x + 1, torch.ones(3), graphs=1)

@@ -67,6 +67,8 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.fx._pytree": ("TRACE", ""),
     "torch.jit": ("CONSTANT", ""),
     "torch.onnx": ("CONSTANT", ""),
+    "torch.torch_version": ("TRACE", ""),
+    "torch._vendor.packaging": ("TRACE", ""),
     "torch.random": ("SKIP", "call-rng-state"),
     "torch.cuda.random": ("SKIP", "call-rng-state"),
     "torch.backends": ("CONSTANT", ""),
