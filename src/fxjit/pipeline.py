@@ -346,7 +346,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
         leave_trace(SkipFrameSignal("skip-raises", {"function": name, **end.reason.context}), end.reason)
     with _stage("plan", name, seconds):
         plan = plan_new_code(result)
-        if not _is_as_eager_outside(trace, plan.outputs):
+        if not _is_as_eager_outside(trace, plan.outputs, result.speculated is not None):
             leave_trace(RetraceFrame("a leaf of autograd's graph, or a graph that is used up, is seen outside"))
         if not result.effect_log.made_classes.are_hidden(plan.constants):
             trace.policy.history.makes_classes = False
@@ -381,7 +381,9 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         reported = options.tells_failures or not isinstance(backend, str)
-        starts_over, undoing = ("never", None) if graph is None or reported else _starting_over(
+        # Where inputs are set before the graph, the user's code would find them so.
+        stays = reported or trace.leaves.sets_inputs
+        starts_over, undoing = ("never", None) if graph is None or stays else _starting_over(
             result, graph, backend, bool(as_captured))
         new_code = assemble(result, plan, compiled, starts_over=starts_over, undoing=undoing)
     with _stage("guards", name, seconds):
@@ -413,16 +415,19 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     return entry
 
 
-def _is_as_eager_outside(trace: Trace, outputs: Sequence[Value]) -> bool:
+def _is_as_eager_outside(trace: Trace, outputs: Sequence[Value], speculates: bool) -> bool:
     """Whether what the program sees of autograd's graph, in what the graph gives and in the inputs that it wrote to, is as in
-    eager: no leaf that the trace made, and of the inputs none whose graph is used up. If not, the next trace makes none."""
+    eager: no leaf that the trace made, and of the inputs none whose graph is used up, or that was set before the graph and
+    cannot be. If not, the next trace makes none."""
     inputs = [node.meta["example_value"] for node in trace.builder.graph.find_nodes(op="placeholder")]
     history = trace.policy.history
     seen = [*(getattr(output, "fake", None) for output in outputs), *inputs]
     leaf_seen, graph_seen = not trace.leaves.stay_inside(seen), used_up.is_written_to(trace, inputs)
     history.leaves &= not leaf_seen
     history.backward_passes &= not graph_seen
-    return not leaf_seen and not graph_seen
+    set_before = not trace.leaves.sets_inputs or (trace.leaves.inputs_are_read_only() and not speculates)
+    history.sets_before &= set_before
+    return not leaf_seen and not graph_seen and set_before
 
 
 def _keep_entry(code_ref: weakref.ref[types.CodeType], options_ref: weakref.ref[Any], entry_ref: weakref.ref[_C.Entry]) -> None:

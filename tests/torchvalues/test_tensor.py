@@ -333,7 +333,7 @@ BREAKS = {
     "dlpack": (lambda x: (x + 1).__dlpack__(), "tensor-data"),
     "backward": (lambda x: (x * 2).sum().backward(), "call-autograd-engine"),
     "hook": (lambda x: (x + 1).register_hook(print), "tensor-hook"),
-    "requires_grad": (lambda x: (x + 1).detach().requires_grad_(), "value-set-attribute"),
+    "requires_grad": (lambda x: (lambda y: (y, y * 2))((x + 1).detach().requires_grad_()), "value-set-attribute"),
     "seed": (lambda x: torch.seed(), "call-rng-state"),
 }
 

@@ -79,6 +79,8 @@ class FrameHistory:
     random_inputs: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
     leaves: bool = True
+    #: Off once a graph wrote to an input that was set to require a gradient before it ran.
+    sets_before: bool = True
     #: Off once a part of a class that a trace made was seen outside.
     makes_classes: bool = True
     #: Off once an input that a trace wrote to was left with a graph that a backward pass of the trace had used up.

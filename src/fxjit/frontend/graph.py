@@ -97,6 +97,11 @@ class GraphBuilder:
         self._by_node[node] = GraphInput(source, example)
         return node
 
+    def replace_input(self, node: torch.fx.Node, source: Source, example: object, fake: object) -> None:
+        """What a placeholder that nothing uses yet stands for is another object."""
+        node.meta["example_value"] = fake
+        self._by_node[node] = GraphInput(source, example)
+
     def number_in(self, placeholder: torch.fx.Node, symbol: object) -> torch.fx.Node:
         """The number in an input without dimensions. It stands with the inputs, which all graphs may read: also where a
         function that is captured by itself met it first."""

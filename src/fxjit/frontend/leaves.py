@@ -3,15 +3,36 @@
 A graph cannot make a leaf of the autograd graph that anybody could get hold of. The gradient of one that stays
 inside it is never read, so that the graph goes on with the tensor as it is: `Leaves` has the fake tensors that were set to
 require one, and finds out at the end whether the program could see the difference.
+
+An input that no operator has taken yet is set before the graph runs: new code gives the graph the tensor so.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fxjit.frontend.values.tensor import GivenTensor
+from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.guards.source import ApplySource
+
+if TYPE_CHECKING:
+    from fxjit.frontend.trace import Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class SetBefore:
+    """What new code does with an input before the graph runs: the tensor, which requires a gradient from then on, or none."""
+
+    wanted: bool
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.requires_grad_(self.wanted)
 
 
 class Leaves:
@@ -19,9 +40,17 @@ class Leaves:
 
     def __init__(self) -> None:
         self._made: dict[int, torch.Tensor] = {}
+        #: The inputs that are set before the graph runs, and their versions.
+        self._set_before: list[tuple[torch.Tensor, int]] = []
 
-    def set(self, fake: torch.Tensor, wanted: bool) -> bool:
-        """`fake.requires_grad_(wanted)`; False where that would raise, or is about a tensor that is no leaf of this trace."""
+    def set(self, trace: Trace, value: GraphTensor, wanted: bool) -> bool:
+        """`value.requires_grad_(wanted)`; False where that would raise, or the graph cannot hold it."""
+        history = trace.policy.history
+        if isinstance(value, GivenTensor):
+            return history.sets_before and self._set_input(trace, value, wanted)
+        return value.source is None and history.leaves and self._set_made(value.fake, wanted)
+
+    def _set_made(self, fake: torch.Tensor, wanted: bool) -> bool:
         if not wanted and id(fake) not in self._made:
             return False
         try:
@@ -30,6 +59,37 @@ class Leaves:
             return False
         self._made[id(fake)] = fake
         return True
+
+    def _set_input(self, trace: Trace, value: GivenTensor, wanted: bool) -> bool:
+        """The input requires a gradient, or none, when the graph begins; False where an operator of the graph has taken it as
+        it was."""
+        given, real = trace.builder.input_of(value.node), value.real
+        if given is None or real is None or given.example is not real or value.node.users:
+            return False
+        if real.is_inference() or torch.is_inference_mode_enabled():
+            return False
+        with _disable_current_modes(), torch._C.DisableTorchFunctionSubclass():
+            fake, example = value.fake.detach(), real.detach()
+            try:
+                fake.requires_grad_(wanted)
+                example.requires_grad_(wanted)
+            except RuntimeError:  # of integers
+                return False
+        trace.policy.contexts += [(example, context) for tensor, context in trace.policy.contexts if tensor is real]
+        source = ApplySource(given.source, SetBefore(wanted), f"requires_grad_({wanted})")
+        trace.builder.replace_input(value.node, source, example, fake)
+        value.goes_on_as(fake)
+        self._set_before.append((fake, fake._version))
+        return True
+
+    @property
+    def sets_inputs(self) -> bool:
+        """Whether inputs are set before the graph runs."""
+        return bool(self._set_before)
+
+    def inputs_are_read_only(self) -> bool:
+        """Whether the graph writes to none of them: autograd counts writes to leaves in its own way."""
+        return all(fake._version == version for fake, version in self._set_before)
 
     def stay_inside(self, seen: Iterable[object]) -> bool:
         """Whether of the tensors among `seen`, those that outlive the graph, none is such a leaf, and none requires a gradient

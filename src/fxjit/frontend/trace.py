@@ -315,8 +315,8 @@ class Trace:
         """`value` is what fake results that are its own fake tensor stand for."""
         self._by_fake[id(value.fake)] = value
 
-    def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
-        return value.source is None and self.policy.history.leaves and self.leaves.set(value.fake, wanted)
+    def make_leaf(self, value: Any, wanted: bool) -> bool:
+        return self.leaves.set(self, value, wanted)
 
     def known_tensor(self, fake: torch.Tensor) -> TensorValue | None:
         return self._by_fake.get(id(fake))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fxjit.frontend.values.made_classes import MadeClasses
     from fxjit.frontend.values.symscalar import SymValue
     from fxjit.frontend.values.tensor import TensorValue
+    from fxjit.frontend.values.tensor_base import GraphTensor
     from fxjit.guards.kinds import Guard
     from fxjit.guards.source import Source
 
@@ -164,7 +165,7 @@ class GraphTracer(Protocol):
     def takes_backward_passes(self) -> bool:
         """Whether a backward pass becomes part of the graph."""
 
-    def make_leaf(self, value: TensorValue, wanted: bool) -> bool:
+    def make_leaf(self, value: GraphTensor, wanted: bool) -> bool:
         """Whether the graph is independent of what `value.requires_grad_(wanted)` changes, as far as is known at this
         point."""
 

@@ -38,6 +38,19 @@ class SubclassTensorValue(TensorValue, WrappedOutput):
         cg.call(to_subclass, self.plain, self.cls)
 
 
+class ParameterValue(SubclassTensorValue):
+    """A `Parameter` made while tracing."""
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(to_parameter, self.plain)
+
+
+def to_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+    """Run-time helper of new bytecode: a parameter over the memory of `tensor`; what it requires is set with the effects."""
+    with torch._C.DisableTorchFunction():
+        return torch.nn.Parameter(tensor, requires_grad=False)
+
+
 def to_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """Run-time helper of new bytecode: `tensor` as an instance of `cls`, with the gradient that it has."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
@@ -108,10 +121,17 @@ def _make_subclass(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     unknown = given.keys() - {"cls", "data", "require_grad"}
     if unknown or not isinstance(given.get("data"), TensorValue) or not isinstance(cls, type):
         t.break_("tensor-subclass", type=str(cls), why="`Tensor._make_subclass` is given more than a class and a tensor")
-    if "require_grad" in given and protocol.truth(t, given["require_grad"]):
-        t.break_("value-set-attribute", name="requires_grad", value=given["data"].describe(), type=cls.__name__,
-                 why="a graph cannot make a leaf of the autograd graph")
-    return as_subclass(t, t.emit("detach", [given["data"]]), cls)
+    requires_grad = "require_grad" in given and protocol.truth(t, given["require_grad"])
+    plain = t.emit("detach", [given["data"]])
+    if cls is not torch.nn.Parameter or not isinstance(plain, TensorValue) or plain.cls is not torch.Tensor:
+        if requires_grad:
+            t.break_("value-set-attribute", name="requires_grad", value=given["data"].describe(), type=cls.__name__,
+                     why="a graph cannot make a leaf of the autograd graph")
+        return as_subclass(t, plain, cls)
+    made = ParameterValue(plain, cls)
+    t.register_tensor(made)
+    made.make_leaf(t, requires_grad)
+    return made
 
 
 def _new(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -33,7 +33,7 @@ from fxjit.frontend.values import (
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.late_numbers import LateNumber, tensor_identity
-from fxjit.frontend.values.tensor_attributes import AttributedTensor
+from fxjit.frontend.values.tensor_leaves import SettableTensor
 from fxjit.frontend.values.traits import SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
@@ -110,7 +110,7 @@ def _inputs_behind(node: torch.fx.Node, memory: torch.Tensor) -> set[torch.fx.No
     return behind
 
 
-class TensorValue(AttributedTensor, SuperLookup):
+class TensorValue(SettableTensor, SuperLookup):
     """A tensor with the slots of torch.Tensor."""
 
     #: What `tensor.data = ...` has given it: its node is this one's from then on, and autograd does not know of it.
@@ -119,6 +119,8 @@ class TensorValue(AttributedTensor, SuperLookup):
     own_left_out = ""
 
     def graph_arg(self, t: Tracer) -> Any:
+        if self.set_late is not None:
+            self._refuse_requires_grad(t, "the graph has the tensor as it was, and an operator takes it afterwards")
         if self.new_data is not None and self.fake.requires_grad and torch.is_grad_enabled():
             self._refuse_write(t, "data", "a gradient of what is computed from it then would have to arrive at it")
         return self.node
@@ -144,6 +146,8 @@ class TensorValue(AttributedTensor, SuperLookup):
         return self._torchs_attribute(t, name, pending is None)
 
     def _torchs_attribute(self, t: Tracer, name: str, unwritten: bool = True) -> Value:
+        if (told := self.of_a_late_leaf(t, name)) is not None:
+            return told
         if name in FACTS:
             if not hasattr(self.fake, name):
                 self._no_attribute(t, name)
@@ -250,29 +254,6 @@ class TensorValue(AttributedTensor, SuperLookup):
             return t.call(descriptors.bind(t, hook, owner, "__getattr__", self, t.make(self.cls)), [t.make(name)], None)
         t.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
-    def set_requires_grad(self, t: Tracer, value: Value) -> None:
-        """`tensor.requires_grad = value`, which may raise even where `value` is what it is already."""
-        if value.pytype() is not bool:
-            self._refuse_requires_grad(t, "it is given another thing than a bool")
-        if overrides.entered_transforms(t):
-            self._refuse_requires_grad(t, "functions that are transformed cannot set it")
-        wanted = protocol.truth(t, value)
-        if wanted and self.fake.is_inference() and not torch.is_inference_mode_enabled():
-            self._refuse_requires_grad(t, "an inference tensor is outside of inference mode")
-        self.make_leaf(t, wanted)
-
-    def make_leaf(self, t: Tracer, wanted: bool) -> None:
-        """Whether a tensor is a leaf is not something an operator changes."""
-        if self.fake.requires_grad == wanted:
-            return
-        if not t.make_leaf(self, wanted):
-            self._refuse_requires_grad(t, "a graph cannot make a leaf of the autograd graph")
-        if t.takes_backward_passes:
-            t.emit("requires_grad_", [self, t.make(wanted)])
-
-    def _refuse_requires_grad(self, t: Tracer, why: str) -> NoReturn:
-        t.break_("value-set-attribute", name="requires_grad", value=self.describe(), type=self.cls.__name__, why=why)
-
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         given = [t.make(name)] if value is None else [t.make(name), value]
         if self._own(t, "__setattr__" if value is not None else "__delattr__", *given) is None:
@@ -283,6 +264,8 @@ class TensorValue(AttributedTensor, SuperLookup):
         if overrides.intercepts_attribute(t, self, name):
             overrides.refuse(t, f"`{name}` of a tensor is written", [self])
         if name == "requires_grad" and value is not None and value.is_constant():
+            if self.now_requires_grad() and not self._is_leaf(t):  # which is told so, also where nothing changes
+                self._refuse_requires_grad(t, "it is no leaf of the autograd graph")
             self.set_requires_grad(t, value)
             return
         if is_wrapper_class(self.cls) and name != "grad":
@@ -324,14 +307,6 @@ class TensorValue(AttributedTensor, SuperLookup):
             return False
         # Two inputs may share memory in this call, and not in the next.
         return _inputs_behind(self.node, mine) == _inputs_behind(value.node, mine)
-
-    def _is_plain(self, value: TensorValue) -> bool:
-        """Whether `value` and this tensor are of the common kind."""
-        fakes = (self.fake, value.fake)
-        if overrides.has_torch_function(self.cls) or is_wrapper_class(self.cls):
-            return False
-        return value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
-            fake.layout is not torch.strided or fake.is_inference() for fake in fakes)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
@@ -458,6 +433,8 @@ class GivenTensor(TensorValue):
     """A tensor that existed before the frame. It is an input of the graph from the moment that the trace reads more of it than
     its type and which object it is: of one that is only passed on, nothing else is guarded."""
 
+    may_be_set = True
+
     def __init__(self, t: Tracer, real: torch.Tensor, source: Source) -> None:
         Value.__init__(self, source)
         self.cls = type(real)
@@ -498,13 +475,18 @@ class GivenTensor(TensorValue):
 
     def _can_be_given(self, data: torch.Tensor) -> bool:
         """Whether nothing in the graph derives what this tensor was before, and torch makes no new kind of tensor of it."""
-        if self.real is None or not self.real.is_leaf or self.real._is_view() or self.fake.device != data.device:
+        if self.real is None or not self.real.is_leaf or self.real._is_view() or self.set_late is not None:
             return False
-        if not _C.writes_are_counted((self.real,), (0,)):
+        if self.fake.device != data.device or not _C.writes_are_counted((self.real,), (0,)):
             return False
         if self.fake.requires_grad and not (data.is_floating_point() or data.is_complex()):
             return False
         return not any(map(_requires_grad, self.node.users))
+
+    def goes_on_as(self, fake: torch.Tensor) -> None:
+        """Another fake tensor stands for it from now on."""
+        self._input = (self.node, fake)
+        self._tracer.register_tensor(self)
 
     def describe(self) -> str:
         if self._input is not None or self.real is None or self.source is None:

@@ -79,7 +79,7 @@ def construct(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, 
     made = t.emit(cls, args, kwargs)
     if not isinstance(made, GraphTensor) or not is_wrapper(made.fake):
         t.break_("tensor-subclass", type=cls.__qualname__, why="calling the class gives no tensor of it")
-    if made.fake.requires_grad and made.fake.is_leaf and not t.make_leaf(made, True):  # type: ignore[arg-type]  # a tensor with slots
+    if made.fake.requires_grad and made.fake.is_leaf and not t.make_leaf(made, True):
         t.break_("value-set-attribute", name="requires_grad", value=made.describe(), type=cls.__name__,
                  why="a graph cannot make a leaf of the autograd graph")
     return made
