@@ -9,7 +9,6 @@ An input that no operator has taken yet is set before the graph runs: new code g
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +18,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit.frontend.values.tensor import GivenTensor
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.tensor_leaves import set_before, unset_before
 from fxjit.guards.source import ApplySource
 
 if TYPE_CHECKING:
     from fxjit.frontend.trace import Trace
-
-
-@dataclasses.dataclass(frozen=True)
-class SetBefore:
-    """What new code does with an input before the graph runs: the tensor, which requires a gradient from then on, or none."""
-
-    wanted: bool
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.requires_grad_(self.wanted)
 
 
 class Leaves:
@@ -76,7 +66,7 @@ class Leaves:
             except RuntimeError:  # of integers
                 return False
         trace.policy.contexts += [(example, context) for tensor, context in trace.policy.contexts if tensor is real]
-        source = ApplySource(given.source, SetBefore(wanted), f"requires_grad_({wanted})")
+        source = ApplySource(given.source, set_before if wanted else unset_before)
         trace.builder.replace_input(value.node, source, example, fake)
         value.goes_on_as(fake)
         self._set_before.append((fake, fake._version))

@@ -89,3 +89,13 @@ class SettableTensor(AttributedTensor):
             return False
         return value.cls in (torch.Tensor, torch.nn.Parameter) and not any(
             fake.layout is not torch.strided or fake.is_inference() for fake in fakes)
+
+
+def set_before(tensor: torch.Tensor) -> torch.Tensor:
+    """Run-time helper of new bytecode: an input that requires a gradient when the graph begins."""
+    return tensor.requires_grad_()
+
+
+def unset_before(tensor: torch.Tensor) -> torch.Tensor:
+    """The same of one that requires none from then on."""
+    return tensor.requires_grad_(False)
