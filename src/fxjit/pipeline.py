@@ -382,8 +382,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     with _stage("bytecode", name, seconds):
         reported = options.tells_failures or not isinstance(backend, str)
         # Where inputs are set before the graph, the user's code would find them so.
-        stays = reported or trace.leaves.sets_inputs
-        starts_over, undoing = ("never", None) if graph is None or stays else _starting_over(
+        starts_over, undoing = ("never", None) if graph is None or reported or trace.leaves.sets_inputs else _starting_over(
             result, graph, backend, bool(as_captured))
         new_code = assemble(result, plan, compiled, starts_over=starts_over, undoing=undoing)
     with _stage("guards", name, seconds):
