@@ -225,7 +225,8 @@ def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why
         raise RecompileLimitExceeded(f"{_located(frame.code)} was compiled {limit} times (config.{setting}); the nearest entry "
                                      f"does not fit because {because}. FXJIT_LOGS=recompiles shows why each was compiled.")
     entries.mark_limit(frame.code, options)
-    _tell_limit(frame.code, setting, limit, because)
+    if entries.first_time(frame.code, options, "skip-recompile-limit"):  # functions made anew that share the code begin anew
+        _tell_limit(frame.code, setting, limit, because)
     events.report_skip(frame.code, "skip-recompile-limit", {"limit": limit, "setting": setting, "why": because})
 
 

@@ -130,7 +130,7 @@ LAYERS: dict[str, set[str]] = {
     | {"guards", "skips", "frontend.bytecode", "frontend.held_locks", "frontend.rng_steps", "frontend.result",
        "frontend.values", "frontend.effects"},
     "stored": FRONTEND_LOW | {"resume.cache", "resume.deoptimization", "resume.function", "frontend.bytecode",
-                              "frontend.entries", "backends"},
+                              "frontend.entries", "backends", "generated"},
     "interop": LOW | {"skips"},
     "pipeline": FRONTEND_LOW | {"frontend", "resume", "stored", "backends", "generated", "interop", "agreement"},
     "verify": LOW,

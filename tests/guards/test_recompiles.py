@@ -37,6 +37,21 @@ def test_at_the_limit_new_cases_run_eagerly_and_known_ones_compiled() -> None:
     assert counters["skip"]["Recompile limit reached"] == 1
 
 
+def test_the_limit_is_told_once_for_functions_made_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Each is another function with the same code; what the entries are for is garbage that is not collected yet."""
+    x, boxes = torch.ones(2), []
+    with config.patch(recompile_limit=3), caplog.at_level(logging.WARNING):
+        for n in range(8):
+            boxes.append(type("Box", (), {"value": n}))
+
+            @fxjit.compile(backend="eager")
+            def times(x: torch.Tensor, box: Any) -> torch.Tensor:
+                return x * box.value
+
+            torch.testing.assert_close(times(x, boxes[-1]()), x * n)
+    assert caplog.text.count("(config.recompile_limit)") == 1
+
+
 def looped(x: torch.Tensor, n: int) -> torch.Tensor:
     for step in range(n):
         x = x + step

@@ -3,7 +3,9 @@ takes nothing, other processes and odd ways to run code do no harm."""
 
 from __future__ import annotations
 
+import gc
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -181,6 +183,21 @@ def test_a_reset_forgets_entries_and_finds_them_again(new_process: NewProcess, t
         assert_same(fxjit.compile(fn)(X), fn(X), rtol=1e-5)
         fxjit.reset()
     assert traces == ["fn"]
+
+
+def test_texts_of_generated_code_go_with_entries_from_the_disk(new_process: NewProcess, traces: list[str]) -> None:
+    """torch.fx keeps the text of each graph that it makes: one that runs as captured is made for each entry."""
+    fn = new_process(HEAD + "layer = nn.Linear(4, 4)\ndef fn(x):\n    return layer(x)\n").fn
+    texts = []
+    with config.patch(small_graphs_as_captured=True):
+        for _ in range(3):
+            compiled = fxjit.compile(fn)
+            compiled(X)
+            texts.append(sum("eval_with_key" in name for name in linecache.cache))
+            del compiled
+            fxjit.reset()
+            gc.collect()
+    assert traces == ["fn"] and 0 < texts[1] == texts[2]
 
 
 def test_a_result_that_is_wrong_is_told_though_it_is_stored(new_process: NewProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch.fx
 
-from fxjit import _C, config, events, logs
+from fxjit import _C, config, events, generated, logs
 from fxjit.backends.graph.recipe import only
 from fxjit.backends.native.runtime import cc
 from fxjit.backends.store.artifacts import FACTS, cached_facts, put_facts, shipped_facts
@@ -76,7 +76,7 @@ class Frame:
     builtins: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Payload:
     """What a stored entry tells explain: it has no trace to show."""
 
@@ -281,7 +281,9 @@ def _install(options: Any, frame: Frame, stored: Stored) -> tuple[bool, _C.Entry
         if "skip" in stored.packed:
             _read_skip(options, frame, stored)
         else:
-            entry = _read_entry(options, frame, stored)
+            with generated.noted() as texts:
+                entry = _read_entry(options, frame, stored)
+                texts.holder = entry.payload
         events.count_frame()
         return True, entry
     except (Changed, NotStorable) as why:

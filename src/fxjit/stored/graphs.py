@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 import torch.fx
 
+from fxjit import generated
 from fxjit.applied import applied_class, apply_function
 from fxjit.backends.aot import decisions
 from fxjit.backends.aot.call_context import call_context
@@ -215,7 +216,9 @@ def read_captured(packed: dict[str, Any], own: Sequence[tuple[Any, Any]] = ()) -
     """The captured graph; `own` are the targets of it that were read before. Raises Changed."""
     while packed["kind"] == "recorded":
         packed = packed["inner"]
-    return _read_nodes(packed["captured"], own)
+    with generated.noted() as texts:
+        texts.holder = captured = _read_nodes(packed["captured"], own)
+    return captured
 
 
 def _read_nodes(packed: list[Any], own: Sequence[tuple[Any, Any]]) -> torch.fx.GraphModule:
