@@ -144,7 +144,7 @@ def key_of(t: Tracer, value: Value, among: Iterable[HashKey] = ()) -> HashKey:
     base = getattr(value, "base", None)
     if isinstance(base, Value) and (cls.__hash__, cls.__eq__) == (base.pytype().__hash__, base.pytype().__eq__):
         return key_of(t, base)  # a subclass of str, int, tuple... that compares as these do
-    return _queried(t, value)
+    return _queried(t, value, among)
 
 
 class _NoKey:
@@ -266,19 +266,32 @@ def _holds_late(key: HashKey) -> bool:
     return _is_late(key) or (isinstance(key, tuple | frozenset) and any(map(_holds_late, key)))
 
 
-def _queried(t: Tracer, value: Value) -> HashKey:
+def _queried(t: Tracer, value: Value, among: Iterable[HashKey]) -> HashKey:
     elements = getattr(value, "elements", None)
     if value.pytype() is frozenset and isinstance(elements, Mapping):
         return frozenset(elements)
     if t.new_source_state(_VARYING_KEYS):  # whether their hashes are one is known only at run time
         t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
-    for name in ("__hash__", "__eq__"):
-        if not is_repeatable(value.pytype(), name):
-            t.break_("value-slot", slot=name, type=value.pytype().__name__)
+    if not is_repeatable(value.pytype(), "__hash__"):
+        t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
     found = protocol.hash_(t, value)
+    if _is_its_identity(found, value) and not any(map(_may_be_late, among)):
+        _keep_apart(t, value)  # no other object has its hash: `__eq__`, which may compare element by element, is not called
+        return IdentityKey(value)
+    if not is_repeatable(value.pytype(), "__eq__"):
+        t.break_("value-slot", slot="__eq__", type=value.pytype().__name__)
     if not found.is_constant():
         t.break_("value-slot", slot="__hash__", type=value.pytype().__name__)
     return QueriedKey(t, value, found.as_constant())
+
+
+def _is_its_identity(number: Value, value: Value) -> bool:
+    """Whether the number is `id(value)`."""
+    own = getattr(number, "hash_key", None)
+    if own is None:
+        return False
+    fn, args = own()
+    return fn is id and len(args) == 1 and args[0].realize() is value
 
 
 def has_known_hash(key: HashKey) -> bool:
