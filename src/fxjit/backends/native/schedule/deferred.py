@@ -20,7 +20,7 @@ from .fuse import Step, readers_of, reads_of, writers_of, writes_of
 
 #: The share of the peak that calls have to save. Where each layer's memory goes as its gradients come, what is freed has room
 #: for what is made next, and in another order the process holds more. Growth of the process in a training step, MB, with the
-#: calls where they stand, with those of this rule last, and with all last: BERT-base of 4 x 128 160, 160, 270 (its order stays);
+#: calls where they stand, with those of this rule last, and with all last: BERT-base of 4 x 128 160, 160 (its order stays), 270;
 #: Swin-tiny of one image 75, 50, 44; ConvNeXt-tiny of two 137, 96, 96.
 WORTH: Final = 1 / 16
 
