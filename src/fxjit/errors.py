@@ -254,9 +254,15 @@ def is_foreign(error: BaseException) -> bool:
         return False
     if _any(_is_handler_call(inner.tb_frame, outer.tb_frame) for outer, inner in itertools.pairwise(trail)):
         return True
-    if not error.args and not _isinstance(error, MemoryError) and not _raises(trail[-1]):
+    if not _own_args(error) and not _isinstance(error, MemoryError) and not _raises(trail[-1]):
         return True
     return error.__cause__ is not None and error.__cause__ is not error and is_foreign(error.__cause__)
+
+
+def _own_args(error: BaseException) -> tuple[Any, ...]:
+    """Without the node that torch.fx's interpreter was executing, which it makes the text of an exception that has none."""
+    first: Any = error.args[0] if error.args else None
+    return error.args[1:] if _isinstance(first, str) and first.startswith("While executing ") else error.args
 
 
 def is_signalled(given: Iterable[Any], interrupted: types.FrameType | None = None) -> bool:

@@ -460,6 +460,23 @@ def test_an_exception_thrown_into_a_thread() -> None:
     assert len(arrived) == 3 and not fxjit.counters["failed_graphs"]
 
 
+def test_an_exception_thrown_into_a_thread_while_a_graph_is_interpreted() -> None:
+    """torch.fx adds the node that it was executing to its text, which is empty."""
+    import ctypes
+
+    class Interrupted(torch.fx.Interpreter):
+        def call_function(self, *_: Any) -> Any:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TimeIsUp))
+            while True:  # until it arrives
+                pass
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        return Interrupted(gm).run(*inputs)
+
+    with pytest.raises(TimeIsUp):
+        fxjit.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+
+
 def helper(x: torch.Tensor) -> bool:
     return bool((x > 0).all())  # a branch on data, which a whole graph cannot have
 
