@@ -84,6 +84,12 @@ def cosine_rest(s: Any) -> Any:
     return (mp.cos(mp.sqrt(s)) - 1 + s / 2) / s**2 if s > 1e-8 else mp.mpf(1) / 24
 
 
+def asin_rest(z: Any) -> Any:
+    """asin(s) = s + s^3 * q(s^2)."""
+    s = mp.sqrt(z)
+    return (mp.asin(s) - s) / s**3 if s > 1e-6 else mp.mpf(1) / 6 + 3 * z / 40
+
+
 def one(x: Any) -> Any:
     return mp.mpf(1)
 
@@ -100,6 +106,7 @@ FITS = {
     "LOG2_WIDE": Fit(atanh_ratio_to_base_2, 0, 0.029438, 5, one, double=True),
     "SINE": Fit(sine_rest, 0, EIGHTH**2, 3, lambda s: s**2 * mp.sqrt(s) / mp.sin(mp.sqrt(s))),
     "COSINE": Fit(cosine_rest, 0, EIGHTH**2, 3, lambda s: s**2 / mp.cos(mp.sqrt(s))),
+    "ASIN": Fit(asin_rest, 0, 0.25, 5, lambda z: z * mp.sqrt(z) / mp.asin(mp.sqrt(z))),
     "EXP2": Fit(exp2_ratio, -0.5, 0.5, 5, lambda r: r / 2**r),
     "EXP2_WIDE": Fit(exp2_ratio, -0.5, 0.5, 6, lambda r: r / 2**r, double=True),
 }

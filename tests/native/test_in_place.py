@@ -310,14 +310,14 @@ def test_a_factor_between_two_statements_over_a_tensor_does_not_keep_them_apart(
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
 def test_a_write_that_a_kernel_turns_out_not_to_do_is_done_once(function, monkeypatch):
     """A lowering may be refused when it has stored: ATen is called, and what was to be written to the input is not."""
-    require = lower.require_accuracy
+    require = lower.require_functions
 
     def refuse_writes(low, value, first):
         require(low, value, first)
         if any(isinstance(each, Compute) and each.out.kind == "input" for each in low.statements[first:]):
             raise NoLowering("for this test")
 
-    monkeypatch.setattr(lower, "require_accuracy", refuse_writes)
+    monkeypatch.setattr(lower, "require_functions", refuse_writes)
     fxjit.reset()
     torch.testing.assert_close(outcome(fxjit.compile(function), LAYOUTS["plain"]), outcome(function, LAYOUTS["plain"]))
 

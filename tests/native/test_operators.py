@@ -143,7 +143,7 @@ def test_a_function_of_equal_numbers_is_equal_wherever_they_stand(kernels, asser
     functions = [getattr(torch, name) for name in MATH if name not in ("pow", "atan2", "hypot", "acosh")]
     functions += [lambda x: torch.acosh(x + 1), lambda x: torch.pow(1.3, x), lambda x: torch.atan2(x, x + 1),
                   lambda x: torch.hypot(x, x + 1)]
-    if dtype is torch.float64:  # the others are ATen's (lower/accuracy.py)
+    if dtype is torch.float64:  # the others are ATen's (lower/functions.py)
         functions = [torch.exp, torch.sigmoid]
 
     def f(x):

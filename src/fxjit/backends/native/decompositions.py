@@ -28,7 +28,7 @@ NAMES = (
     "special_xlog1py", "std_mean", "xlogy", "trace", "stack", "unsafe_split",
 )  # fmt: skip
 
-# Those made of functions that ATen computes more accurately in float64 (lower/accuracy.py), where they are left whole.
+# Those made of functions that ATen computes more accurately in float64 (lower/functions.py), where they are left whole.
 OF_FUNCTIONS = (
     "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "celu", "log_sigmoid_forward",
     "logaddexp", "logit", "selu", "soft_margin_loss", "special_xlog1py", "xlogy",

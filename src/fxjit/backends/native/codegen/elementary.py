@@ -3,7 +3,7 @@
 libmvec's float functions err by up to 4 units in the last place, ATen's by 0.5 to 1. The frequent ones are written here for
 vectors, without tables or jumps: in float, with what the largest sum of each loses added again at the end (0.55 to 0.8), or in
 double, rounded once. The others are libmvec's double functions, whose 4 units are none of float. Polynomials: tools/minimax.py.
-Of double's functions only `exp` is made here, of a sum in two parts; ATen is called for others (lower/accuracy.py).
+Of double's functions only `exp` is made here, of a sum in two parts; ATen is called for others (lower/functions.py).
 
 On x86-64 products, fused or not, share two of four units, so that their number is what a function costs: hence Horner's scheme.
 With `config.cpp.fast_math` all are libmvec's own.
@@ -147,10 +147,46 @@ typedef float fx_number __attribute__((may_alias)); /* one of a vector */
   static FX float fx_##name(float x) { return (float)name((double)x + (turns ? 0.0 : -0.0)); } /* see APART */
 #endif
 """
+#: From 1/2 on by asin(a) = pi/2 - 2 * asin(s), s = sqrt((1 - a) / 2), with what the root and the largest sum lose.
+ARCS = r"""
+struct fx_arc { float s, rest; bool far; };
+static FX fx_arc fx_arc_of(float a) {
+  bool far = a > 0.5f;
+  float z = far ? fx_fused(-0.5f, a, 0.5f) : a * a, root = __builtin_sqrtf(z), s = far ? root : a;
+  float lost = far ? fx_fused(-root, root, z) * (0.5f / (root + 0x1p-100f)) : 0;
+  return {s, fx_fused(s * z, POLYNOMIAL(ASIN, z), lost), far};
+}
+/* turns * pi/2 + times * what the arc is of */
+static FX float fx_quarters(float turns, float times, fx_arc arc) {
+  float pi = turns * 0x1.921fb6p+0f, sum = pi + times * arc.s, lost = (pi - sum) + times * arc.s;
+  return sum + (lost + fx_fused(turns, -0x1.777a5cp-25f, times * arc.rest));
+}
+"""
 #: Functions of float by themselves, and the functions of double that go with them.
 INLINE = {
     "sin": "FX_CIRCULAR(sin, 0)",
     "cos": "FX_CIRCULAR(cos, 1)",
+    "asin": r"""static FX float fx_asin(float x) {
+  fx_arc arc = fx_arc_of(__builtin_fabsf(x));
+  return __builtin_copysignf(fx_quarters(arc.far ? 1 : 0, arc.far ? -2 : 1, arc), x);
+}""",
+    "acos": r"""static FX float fx_acos(float x) {
+  fx_arc arc = fx_arc_of(__builtin_fabsf(x));
+  float far = x < 0 ? -2 : 2, near = x < 0 ? 1 : -1;
+  return fx_quarters(arc.far ? (x < 0 ? 2 : 0) : 1, arc.far ? far : near, arc);
+}""",
+    # k * ln(2) / 2 + atanh(s) where (1 + a) / (1 - a) is 2^k * (1 + s) / (1 - s): one division of what double holds exactly.
+    "atanh": r"""static FX float fx_atanh(float x) {
+  float a = __builtin_fabsf(x);
+  uint32_t k = (fx_bits((1 + a) / (1 - a)) - 0x3f3504f4u) >> 23;
+  double scale = fx_double(((uint64_t)k + 1023) << 52), d = a;
+  double s = fx_fma(d, 1 + scale, 1 - scale) / fx_fma(d, 1 - scale, 1 + scale), z = s * s;
+  double q = fx_fma(fx_fma(0x1.ddae051676cfp-4, z, 0x1.245c0ad6402ap-3), z, 0x1.9999ebdd89092p-3);
+  q = fx_fma(q, z, 0x1.5555554b9ea4ap-2);
+  float y = (float)fx_fma(q * z, s, fx_fma((double)(int32_t)k, 0x1.62e42fefa39efp-2, s));
+  y = a < 1 ? y : (a == 1 ? __builtin_inff() : __builtin_nanf(""));
+  return x != x ? x : __builtin_copysignf(y, x);
+}""",
     # Compared with what is not greater last, NaN and infinity are what they were.
     "exp": r"""static FX float fx_exp(float x) {
   float d = x < -104 ? -104 : x, t = fx_fused(d, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
@@ -245,6 +281,11 @@ static FX float fx_log(float x) {
   return fx_isinf(x) || fx_isinf(y) ? __builtin_inff() : h;
 }""",
 }
+
+#: What is needed beside COMMON, and by which of them.
+PARTS = (
+    (EXP_OF_PARTS, {"exp", "exp2"}), (LOG_OF_PARTS, {"log", "log1p"}), (CIRCULAR, {"sin", "cos"}), (ARCS, {"asin", "acos"}),
+)  # fmt: skip
 
 #: exp of double: 1 + r + r*r/2 with what each sum loses, and r^3 * p(r); scaled in two steps, of which none leaves the range.
 EXP_OF_DOUBLE = r"""
@@ -408,8 +449,7 @@ def called_functions(source: str) -> list[str]:
 def functions(source: str, fast: bool) -> tuple[str, list[str]]:
     """(definitions of what `source` calls, the functions of libm that these call)"""
     names = called_functions(source)
-    texts = ((EXP_OF_PARTS, {"exp", "exp2"}), (LOG_OF_PARTS, {"log", "log1p"}), (CIRCULAR, {"sin", "cos"}))
-    needed = [text for text, of in texts if of & {*names}]
+    needed = [text for text, of in PARTS if of & {*names}]
     parts: list[str] = [] if fast or not names else [COMMON, *needed]
     calls: list[str] = []
     for name in names:

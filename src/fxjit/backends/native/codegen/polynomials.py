@@ -79,6 +79,14 @@ COSINE: Final = (
     "-0x1.6c0c12p-10f",
     "0x1.99dd76p-16f",
 )
+#: 2^-27.6, from 0 to 0.25
+ASIN: Final = (
+    "0x1.5555c8p-3f",
+    "0x1.330204p-4f",
+    "0x1.747bbap-5f",
+    "0x1.8c3e2ap-6f",
+    "0x1.595c8cp-5f",
+)
 #: 2^-23.4, from -0.5 to 0.5
 EXP2: Final = (
     "0x1.62e42ap-1f",

@@ -20,8 +20,8 @@ from ..passes.collectives import is_wait, read_until
 from ..passes.in_place import MARK
 from ..target import by_triton, has_kernels
 from . import attention, create, depthwise, indexing, loss, matmul, norm, pointwise, pool, reduce, scan, scatter, views
-from .accuracy import require_accuracy
 from .blas import product_of_few_rows, second_operand, weight_of_eight_bits
+from .functions import require_functions
 from .table import LOWERINGS, Lowering, NoLowering, Number, Opaque, is_stored, is_view, meta_of, op_name
 
 FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul, depthwise, scatter, scan, attention)
@@ -117,7 +117,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         try:
             low.device = device_of(meta)
             value = call_lowering(low, name, node)
-            require_accuracy(low, value, mark[0])
+            require_functions(low, value, mark[0])
             low.note_reader(node, value, mark[0])
             low.origins[node] = pending(low, node)
             finish(low, node, value, mark[1])

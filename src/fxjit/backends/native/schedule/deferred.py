@@ -33,7 +33,7 @@ def defer_results(steps: Sequence[Step], low: Lowering, returned: Collection[str
         memory = Memory(steps, low, returned, hints)
         at, peak = memory.peak(late)
         while at not in late:
-            more = late | memory.worth_waiting([place for place in able if place < at], late)
+            more = late | memory.worth_deferring([place for place in able if place < at], late)
             at, lower = memory.peak(more)
             if lower >= (1 - WORTH) * peak:
                 break
@@ -71,7 +71,7 @@ class Memory:
     def bytes(self, names: Collection[str]) -> int:
         return sum(self.sizes[name] for name in names)
 
-    def worth_waiting(self, places: Sequence[int], late: Collection[int]) -> frozenset[int]:
+    def worth_deferring(self, places: Sequence[int], late: Collection[int]) -> frozenset[int]:
         """Those of the calls at these places that make more than is held for them beside what the late ones hold."""
         held = {name for place in late for name in self.reads[place]}
         found = set()

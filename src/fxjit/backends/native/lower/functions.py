@@ -1,6 +1,9 @@
-"""Lowerings that would be less accurate than ATen: of libm's functions in float64, of which libmvec errs by up to 4 units in
-the last place, ATen by 0.5 to 1. Only `exp` is as accurate (codegen/elementary.py), and so is all of float32, and what is a
-tensor of one number, without dimensions."""
+"""Lowerings whose functions are better left to ATen: less accurate ones, and slow ones.
+
+Of libm's functions in float64 libmvec errs by up to 4 units in the last place, ATen by 0.5 to 1. Only `exp` is as accurate
+(codegen/elementary.py), and so is all of float32, and what is a tensor of one number, without dimensions. A function that C has
+for one number at a time takes many times as long as ATen's vectors.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,14 @@ from .table import Lowering, NoLowering
 
 #: Functions that are made of others.
 COMPOSED = frozenset({"gelu", "gelu_slope", "normal_cdf", "softplus"})
+#: ns a number of float32 and bfloat16, one thread of a Zen 5, in a kernel and by ATen: 64 and 4.7, 107 and 5.0.
+ONE_BY_ONE = frozenset({"lgamma"})
 LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, *COMPOSED} - {"exp", "fmod"})
 
 
-def require_accuracy(low: Lowering, value: Any, first: int) -> None:
-    """Raises NoLowering where a lowering's value, or a statement that it added (from number `first` on), would be less accurate
-    than ATen's. `config.cpp.fast_math` allows it."""
+def require_functions(low: Lowering, value: Any, first: int) -> None:
+    """Raises NoLowering where ATen has better functions than a lowering's value, or a statement that it added (from number
+    `first` on), would have. `config.cpp.fast_math` allows them."""
     if config.cpp.fast_math or by_triton(low.device):
         return
     added = [each for each in low.statements[first:] if isinstance(each, Compute) and not is_single_number(each)]
@@ -35,6 +40,8 @@ def require_accuracy(low: Lowering, value: Any, first: int) -> None:
         raise NoLowering("a scan in float64 that ATen computes more accurately")
     if any(is_less_accurate(expr) for expr in exprs):
         raise NoLowering("a function in float64 that ATen computes more accurately")
+    if any(isinstance(node, Op) and node.name in ONE_BY_ONE for expr in exprs for node in walk(expr)):
+        raise NoLowering("a function that ATen computes for vectors, and C for one number at a time")
 
 
 def is_single_number(statement: Compute) -> bool:
