@@ -19,6 +19,7 @@ from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
+from fxjit.frontend.values.weakrefs import makes_references
 from fxjit.skips import marks
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
     frames: list[Machine] = list(signal.frames)
     if frames and (signal.reason in _ABOUT_THE_FRAME or _is_kept_out_of_line(frames[-1], signal)):
         frames.pop()
-    frames = frames[: _torch_module_constructor(frames)]
+    constructor = _torch_module_constructor(frames)
+    made_before = None if constructor is None else frames[constructor - 1].steps  # what it makes itself, the call makes again
+    frames = frames[:constructor]
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_be_suspended(root):
         return root
-    if signal.reason == "value-weak-reference" or root.t.new_source_state("weak references"):
+    if signal.reason == "value-weak-reference" or makes_references(root.t, made_before):
         return root  # which keeps what they refer to
     known = Counter([_function(root)])
     found = root

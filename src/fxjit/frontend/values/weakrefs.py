@@ -100,6 +100,9 @@ def _make_hashed(cls: type, *args: Any) -> Any:
 class NewWeakReferenceValue(_Reference):
     """A reference that the trace made; `more` are the arguments behind the referent."""
 
+    #: The step of the trace that made it.
+    made_at = 0
+
     def __init__(self, referent: Value, cls: type = weakref.ref, more: Sequence[Value] = ()) -> None:
         super().__init__(None)
         #: A function, so that whoever follows the state of values does not take the object for held by this.
@@ -183,10 +186,19 @@ def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     if isinstance(referent, ClassValue):
         classes: dict[type, Value] = t.new_source_state(_TO_CLASSES)  # type: ignore[assignment]  # tables of a trace have no types
         return classes.setdefault(referent.cls, KnownWeakReferenceValue(referent))
-    known: dict[Value, Value] = t.new_source_state("weak references").setdefault("all", {})
+    known: dict[Value, NewWeakReferenceValue] = t.new_source_state("weak references").setdefault("all", {})
     if referent not in known:
         known[referent] = (NewWeakReferenceValue if referent.source is None else KnownWeakReferenceValue)(referent)
+        known[referent].made_at = t.steps
     return known[referent]
+
+
+def makes_references(t: Tracer, before: int | None) -> bool:
+    """Whether the trace has made weak references: before that step of it, if one is given."""
+    made = t.new_source_state("weak references")
+    if before is None or not made or "with callbacks" in made:
+        return bool(made)
+    return any(each.made_at < before for each in made["all"].values())
 
 
 #: The table of the references to classes that a trace made.
