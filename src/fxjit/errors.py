@@ -232,7 +232,7 @@ def leave_trace(signal: TraceSignal, cause: BaseException | None = None) -> NoRe
 
 # As they were at first: a program may have put something else in their place when an error is looked at, and Python's own
 # modules call them by name.
-_isinstance, _any, _getattr, _hasattr, _type = isinstance, any, getattr, hasattr, type
+_isinstance, _any, _getattr, _hasattr, _type, _str = isinstance, any, getattr, hasattr, type, str
 
 
 def is_foreign(error: BaseException) -> bool:
@@ -262,7 +262,7 @@ def is_foreign(error: BaseException) -> bool:
 def _own_args(error: BaseException) -> tuple[Any, ...]:
     """Without the node that torch.fx's interpreter was executing, which it makes the text of an exception that has none."""
     first: Any = error.args[0] if error.args else None
-    return error.args[1:] if _isinstance(first, str) and first.startswith("While executing ") else error.args
+    return error.args[1:] if _isinstance(first, _str) and first.startswith("While executing ") else error.args
 
 
 def is_signalled(given: Iterable[Any], interrupted: types.FrameType | None = None) -> bool:

@@ -19,7 +19,7 @@ from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
-from fxjit.frontend.values.weakrefs import makes_references
+from fxjit.frontend.values.weakrefs import referred_before
 from fxjit.skips import marks
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
     frames = frames[:constructor]
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_be_suspended(root):
         return root
-    if signal.reason == "value-weak-reference" or makes_references(root.t, made_before):
+    if signal.reason == "value-weak-reference" or referred_before(root.t, made_before):
         return root  # which keeps what they refer to
     known = Counter([_function(root)])
     found = root

@@ -193,7 +193,7 @@ def _make_reference(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     return known[referent]
 
 
-def makes_references(t: Tracer, before: int | None) -> bool:
+def referred_before(t: Tracer, before: int | None) -> bool:
     """Whether the trace has made weak references: before that step of it, if one is given."""
     made = t.new_source_state("weak references")
     if before is None or not made or "with callbacks" in made:
