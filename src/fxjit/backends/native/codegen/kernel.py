@@ -22,7 +22,19 @@ from ..ir import Buffer, Compute, Gather, Load, Op, compute_type
 from ..ops import REDUCTIONS, SCANS, work
 from ..schedule.fuse import Group, Member, group_symbols, reads_same_place
 from . import compensation, position_totals, tree_reduction
-from .cpp import HEAVY, NOTE, Given, Line, Loops, Printer, Scope, makes_integers, store_text
+from .cpp import (
+    HEAVY,
+    LEAST_HIDDEN_STEP,
+    LEAST_HIDDEN_STEP_OF_NARROW,
+    NOTE,
+    Given,
+    Line,
+    Loops,
+    Printer,
+    Scope,
+    makes_integers,
+    store_text,
+)
 from .fp16 import LEAST, ONE_VECTOR, ROW, SHORT, ConvertedRows
 from .loop_fission import LONG_ENOUGH, TILE, fission, tiled_loops
 from .page_prefetch import INTERVAL, is_prefetched
@@ -75,7 +87,9 @@ class Renderer:
         self.symbols = {str(s): f"n{k}" for k, s in enumerate(self.parameters)}
         self.printer = Printer(self.pointers, self.symbols, COLUMN if group.column_reduction else None)
         self.printer.hides_constants = any(makes_integers(expr) for member in group.members for expr in member.compute.exprs)
-        if self.weight(group.members) >= HEAVY:
+        heavy = self.weight(group.members) >= HEAVY
+        if heavy or any(load.memory_dtype.itemsize < 4 for member in group.members for load in member.compute.loads()):
+            self.printer.least_hidden_step = LEAST_HIDDEN_STEP if heavy else LEAST_HIDDEN_STEP_OF_NARROW
             self.printer.hides_steps = COLUMN if group.column_reduction else "i" if group.reducing else "o"
         self.read_here = {load.buffer for member in group.members for load in member.compute.loads()}
         self.arrays: list[str] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..hints import Hints
 from ..index import prod
+from ..schedule.fuse import Group
 from .kernel import Renderer, indent, lines, simd_of
 
 #: Numbers of a block along what is read, and along what is written: two vectors of floats.
@@ -10,6 +12,14 @@ READ, WRITTEN = 64, 32
 
 
 class BlockRenderer(Renderer):
+    """Its loop along what is written steps through what is read: the compiler does not see how far (`Printer.step`), however
+    little the loop calculates. `x * 2` and a transpose, one thread of a Zen 5, ns a number, seen and hidden: 256 x 256 and
+    512 x 512 of bfloat16 0.96 and 0.19, 1024 x 1024 2.1 and 0.38; floats 0.26 and 0.13, 0.46 and 0.22, 0.70 and 0.67."""
+
+    def __init__(self, group: Group, in_registers: frozenset[str], hints: Hints, threads: int) -> None:
+        super().__init__(group, in_registers, hints, threads)
+        self.printer.hides_steps = "o"
+
     def pointwise(self) -> list[str]:
         sizes, last = self.group.outer, len(self.group.outer) - 1
         if prod(sizes) == 0:
