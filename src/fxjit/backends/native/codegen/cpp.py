@@ -31,8 +31,8 @@ NOTE = "bad |="
 #: and 0.44, 1.34 and 1.60). Zen 5, one thread.
 LEAST_HIDDEN_STEP, HEAVY = 4, 8
 #: The same where an element is less work and a type has less than 32 bits: one multiplication of bfloat16 at steps of 4, 16, 64
-#: and 128 takes 0.21, 0.29, 1.20 and 1.29 ns where the step is seen and 0.31, 0.35, 0.73 and 1.00 where it is not, in a transpose
-#: of 64 x 64 0.87 and 0.19; of uint8 and int16 in one of 128 x 128 0.34 and 0.20.
+#: and 128 takes 0.21, 0.29, 1.20 and 1.29 ns with the step seen, 0.31, 0.35, 0.73 and 1.00 without; in a transpose of 64 x 64
+#: 0.87 and 0.19; of uint8 and int16 in one of 128 x 128 0.34 and 0.20.
 LEAST_HIDDEN_STEP_OF_NARROW = 32
 
 
