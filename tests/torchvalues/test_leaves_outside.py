@@ -151,7 +151,9 @@ def test_as_in_eager(fn: Callable[..., Any], backend: str) -> None:
 @pytest.mark.parametrize("fn", IN_ONE, ids=lambda fn: fn.__name__)
 def test_in_one_graph(fn: Callable[..., Any]) -> None:
     fxjit.reset()
-    fxjit.compile(fn, backend="eager", fullgraph=True)(torch.randn(2, 3))
+    counter = CompileCounter()
+    fxjit.compile(fn, backend=counter, fullgraph=True)(torch.randn(2, 3))
+    assert counter.frame_count == 1
 
 
 def test_what_requires_one_already_is_compiled_for_that() -> None:

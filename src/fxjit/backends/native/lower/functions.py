@@ -15,14 +15,15 @@ from torch.utils import _pytree as pytree
 from fxjit import config
 
 from ..ir import Compute, Expr, Op, TensorExpr, walk
-from ..ops import MATH, NOT_VECTOR_MATH
+from ..ops import MATH, NOT_VECTOR_MATH, SCALARS
 from ..target import by_triton
 from .table import Lowering, NoLowering
 
 #: Functions that are made of others.
 COMPOSED = frozenset({"gelu", "gelu_slope", "normal_cdf", "softplus"})
-#: ns a number of float32 and bfloat16, one thread of a Zen 5, in a kernel and by ATen: 64 and 4.7, 107 and 5.0.
-ONE_BY_ONE = frozenset({"lgamma"})
+#: Those that no compiler makes vectors of. `lgamma` of float32 and bfloat16, ns a number, one thread of a Zen 5, in a kernel and
+#: by ATen: 64 and 4.7, 107 and 5.0.
+ONE_BY_ONE = frozenset(name for name in (*MATH, *NOT_VECTOR_MATH) if not SCALARS[name].vector)
 LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, *COMPOSED} - {"exp", "fmod"})
 
 
