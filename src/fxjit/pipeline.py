@@ -58,12 +58,13 @@ from fxjit.errors import (
     leave_trace,
 )
 from fxjit.frontend import entries
+from fxjit.frontend.attempts import preserved_state, trace_frame
 from fxjit.frontend.dynamic import ShapePolicy, forget_tensors, history_of
 from fxjit.frontend.fakes import quiet_fake_tensors, unguarded_convolutions
 from fxjit.frontend.interp.where import users_stack_of
 from fxjit.frontend.replaced_operators import torchs_own
 from fxjit.frontend.result import Break, Return, SpeculationCheck, TraceResult
-from fxjit.frontend.trace import Frame, Trace, preserved_state, trace_frame
+from fxjit.frontend.trace import Frame, Trace
 from fxjit.frontend.values import overrides, used_up
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.overrides import without_torch_function

@@ -1,8 +1,6 @@
 """One trace of one frame: implements `Tracer`, runs the machine over the frame's code, and freezes what came out.
 
-pipeline.py calls `trace_frame`; the answer is a `TraceResult`, or one of the signals of fxjit.errors (SkipFrameSignal,
-Unsupported through the pipeline). A break that is found inside an inlined call or halfway through an instruction
-starts the trace again with that break point decided in advance (interp/restart.py): state is never rolled back.
+attempts.py begins it, again and again while break points are found; what comes out of the last is a `TraceResult`.
 """
 
 from __future__ import annotations
@@ -23,16 +21,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fxjit import config, process_state, torch_private
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.composites import taking_composites_apart
-from fxjit.copied_context import in_copied_context
-from fxjit.errors import BreakGraph, InternalError, RestartTrace, SkipFrameSignal, leave_trace
+from fxjit.errors import BreakGraph, RestartTrace, leave_trace
 from fxjit.fake_execution import DATA_DEPENDENT, SYMBOL_NOT_FOUND, UNSUPPORTED, python_dispatcher
-from fxjit.frontend import entries, kept_apart, writes
-from fxjit.frontend.bytecode.decode import decode
+from fxjit.frontend import kept_apart, writes
 from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.callables import families as _families  # noqa: F401 - builtins sign up at import
 from fxjit.frontend.dynamic import FrameHistory, ShapePolicy, SymbolicFloat, float_tensor
 from fxjit.frontend.effects import Effects
-from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, on_usable_device, quiet_fake_tensors, unguarded_convolutions
+from fxjit.frontend.fakes import fake_of, faked, on_current_gpu, on_usable_device, unguarded_convolutions
 from fxjit.frontend.graph import GraphBuilder
 from fxjit.frontend.interp.ends import Ends
 from fxjit.frontend.interp.inline import inline
@@ -77,7 +73,6 @@ from fxjit.homes import target_name
 from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_sparse, is_wrapper
 
-_MAX_ATTEMPTS: Final = 64
 #: State managers that a node makes for a later node to close.
 _MAX_CALLEES: Final = 50
 _OPAQUE: Final = (torch.autocast, torch._C._InferenceMode, Level)
@@ -720,67 +715,6 @@ class Trace:
         if self.has_symbols:
             for guard in shape_guards(self.policy.shape_env, self._inputs):
                 self.guards.add(guard)
-
-
-@in_copied_context
-def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
-                relied_on: list[GuardSet] | None = None, *, whole: bool = False) -> tuple[TraceResult, Trace]:
-    """Trace `frame`; raises SkipFrameSignal when it cannot be compiled in part or whole. Then, and where the caller may skip it
-    for ending in a region, `relied_on` is given the guards of what that was decided by, where sizes do not vary.
-    `whole`: a break is an error."""
-    break_points = BreakPoints()
-    break_points.whole, break_points.makes_classes = whole, history.makes_classes
-    break_points.speculates = config.capture_checks and entries.speculates(frame.code)
-    code = decode(frame.code)
-    attempts, in_regions = 0, list[GuardSet]()
-    while attempts < _MAX_ATTEMPTS:
-        trace = Trace(frame, break_points, history, dynamic)
-        with preserved_state(), quiet_fake_tensors():
-            try:
-                result = trace.run(code)
-                contexts.abandon(trace)
-                if isinstance(result.end, Break) and result.end.skip is not None and relied_on is not None:
-                    relied_on += in_regions
-                return result, trace
-            except RestartTrace as signal:
-                contexts.abandon(trace)
-                trace.release()
-                restart = signal.with_traceback(None)  # which holds this frame, and with it what the call was given
-                restart.__context__ = None  # and this, the break, the frames of the trace
-            except BaseException as error:  # whatever it is: the process state that the trace set is put back
-                if isinstance(error, SkipFrameSignal) and relied_on is not None and not trace.has_symbols:
-                    relied_on.append(trace.guards)
-                contexts.abandon(trace)
-                trace.release()
-                raise
-        if break_points.ends_in_region and not trace.has_symbols:
-            in_regions = [trace.guards]
-        if restart.action is not None:
-            restart.action()
-        else:
-            attempts += 1
-    raise InternalError(f"tracing {frame.code.co_qualname} did not come to a break point after {_MAX_ATTEMPTS} attempts")
-
-
-@contextlib.contextmanager
-def preserved_state() -> Iterator[None]:
-    """Process state that tracing changes for real (grad mode, autocast, rng...) is as before afterwards."""
-    grad_mode, dtype, rng = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state()
-    autocast = {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")}
-    cache = torch.is_autocast_cache_enabled()
-    kernels = contexts.attention_kernels()
-    try:
-        with contexts.hidden_from_saved_tensor_hooks():
-            yield
-    finally:
-        contexts.restore_attention_kernels(kernels)
-        torch._C._set_grad_enabled(grad_mode)
-        for device, (enabled, autocast_dtype) in autocast.items():
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, autocast_dtype)
-        torch.set_autocast_cache_enabled(cache)
-        torch.set_default_dtype(dtype)
-        torch.set_rng_state(rng)
 
 
 def _let_go_of_frames(error: BaseException | None) -> None:

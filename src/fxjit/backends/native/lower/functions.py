@@ -21,8 +21,8 @@ from .table import Lowering, NoLowering
 
 #: Functions that are made of others.
 COMPOSED = frozenset({"gelu", "gelu_slope", "normal_cdf", "softplus"})
-#: Those that no compiler makes vectors of. `lgamma` of float32 and bfloat16, ns a number, one thread of a Zen 5, in a kernel and
-#: by ATen: 64 and 4.7, 107 and 5.0.
+#: Those that no compiler makes vectors of. `lgamma` of float32 and bfloat16, ns a number, one thread of a Zen 5, in a kernel
+#: and by ATen: 64 and 4.7, 107 and 5.0.
 ONE_BY_ONE = frozenset(name for name in (*MATH, *NOT_VECTOR_MATH) if not SCALARS[name].vector)
 LESS_ACCURATE = frozenset({*MATH, *NOT_VECTOR_MATH, *COMPOSED} - {"exp", "fmod"})
 
