@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from benchmarks import real_models
+from benchmarks.gpu_calls import Call, compiler, synchronize, warm_calls
 from benchmarks.real_models import Part, UNet, VisionTransformer
 
-Call = Callable[[], Any]
 #: (module, arguments of a call) for a batch of that size.
 Builder = Callable[[int], tuple[nn.Module, tuple[Any, ...]]]
 #: way -> (compiler, mode)
@@ -148,8 +148,6 @@ def decoding(fn: Any, module: nn.Module, device: str) -> Call:
 
 def calls_of(name: str, mode: str, batch: int, ways: list[str], device: str) -> dict[str, Callable[[], Call]]:
     """For each way what makes its call: each has a copy of the model."""
-    from benchmarks.gpu import compiler
-
     def make(way: str) -> Call:
         who, how = WAYS[way]
         compile_ = compiler(who, **({"mode": how} if how else {}))
@@ -168,8 +166,6 @@ def calls_of(name: str, mode: str, batch: int, ways: list[str], device: str) -> 
 
 def first_calls(makers: dict[str, Callable[[], Call]], row: dict[str, Any], warm_up: int) -> dict[str, Call]:
     """The calls that run, each warm; the row gets their first seconds, and how far they are from eager."""
-    from benchmarks.gpu import synchronize, warm_calls
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     exact: list[torch.Tensor] = []
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from benchmarks import gpu, gpu_models, real_models
+from benchmarks import gpu, gpu_calls, gpu_models, real_models
 from benchmarks.gpu_difference import difference
 
 from fxjit import config
@@ -72,7 +72,7 @@ def test_a_way_that_fails_costs_only_its_own_numbers():
         raise ValueError("no such kernel")
 
     calls = {"eager": lambda: None, "fxjit": broken, "torch.compile": lambda: None}
-    row = gpu.measured({"mode": "default"}, calls, "cpu", 1, lambda calls: {"microseconds": dict.fromkeys(calls, 1.0)})
+    row = gpu_calls.measured({"mode": "default"}, calls, "cpu", 1, lambda calls: {"microseconds": dict.fromkeys(calls, 1.0)})
     assert row["fxjit fails"].startswith("ValueError: no such kernel\n") and "in broken" in row["fxjit fails"]
     assert set(row["microseconds"]) == {"eager", "torch.compile"}
     text = gpu.tables([{"work": "calls", "result": [row]}])
@@ -135,7 +135,7 @@ def test_kernels_in_a_row_are_timed_together(monkeypatch):
     called = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert gpu.once(lambda: called.append(1), "cuda", 8) == 0.5 and len(called) == 8
+    assert gpu_calls.once(lambda: called.append(1), "cuda", 8) == 0.5 and len(called) == 8
 
 
 def test_models_of_packages_that_are_not_there_are_left_out(monkeypatch):
