@@ -16,6 +16,8 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fxjit import config
+from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.values.tensor import GivenTensor
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.tensor_leaves import set_before, unset_before
@@ -39,6 +41,17 @@ class Leaves:
         if isinstance(value, GivenTensor):
             return history.sets_before and self._set_input(trace, value, wanted)
         return value.source is None and history.leaves and self._set_made(value.fake, wanted)
+
+    def take_passes(self, trace: Trace, gradients_alone: bool) -> bool:
+        """Whether backward passes are part of the graph, and with them the leaves that they arrive at. At one that gives
+        gradients and leaves none anywhere, the trace begins anew where it was not made for that."""
+        if not trace.policy.history.backward_passes:
+            return False
+        taken = config.trace_autograd_ops or trace.break_points.takes_gradients
+        if gradients_alone and not taken:
+            trace.break_points.takes_gradients = True
+            leave_trace(RestartTrace("gradients are computed in the graph, of which leaves are part then"))
+        return taken
 
     def _set_made(self, fake: torch.Tensor, wanted: bool) -> bool:
         if not wanted and id(fake) not in self._made:

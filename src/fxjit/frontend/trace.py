@@ -316,9 +316,8 @@ class Trace:
     def known_tensor(self, fake: torch.Tensor) -> TensorValue | None:
         return self._by_fake.get(id(fake))
 
-    @property
-    def takes_backward_passes(self) -> bool:
-        return self.in_backward or (config.trace_autograd_ops and self.policy.history.backward_passes)
+    def takes_backward_passes(self, gradients_alone: bool = False) -> bool:
+        return self.in_backward or self.leaves.take_passes(self, gradients_alone)
 
     def _symbolic_result(self, value: Any, node: torch.fx.Node) -> Value:
         """The value of a torch.SymInt/SymFloat/SymBool that `node` computes: a constant if it is statically known."""

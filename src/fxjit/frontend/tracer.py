@@ -161,9 +161,9 @@ class GraphTracer(Protocol):
     def known_tensor(self, fake: torch.Tensor) -> TensorValue | None:
         """The value that a fake tensor stands for; None where the trace did not make it."""
 
-    @property
-    def takes_backward_passes(self) -> bool:
-        """Whether a backward pass becomes part of the graph."""
+    def takes_backward_passes(self, gradients_alone: bool = False) -> bool:
+        """Whether a backward pass becomes part of the graph. At one that gives gradients, and leaves none anywhere, the trace
+        begins anew where it was not made for that."""
 
     def make_leaf(self, value: GraphTensor, wanted: bool) -> bool:
         """Whether the graph is independent of what `value.requires_grad_(wanted)` changes, as far as is known at this

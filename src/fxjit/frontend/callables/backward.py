@@ -9,7 +9,7 @@ used up, as in eager: see frontend/values/used_up.py.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import torch
@@ -88,13 +88,26 @@ class _Pass:
     def check_surroundings(self) -> None:
         """Refuses a pass that others take part in, or look at."""
         t = self.t
-        if not t.takes_backward_passes:
-            self.refuse(_LEAVES_ITS_MARK if config.trace_autograd_ops else _STAYS_OUT)
         if overrides.entered_transforms(t) or overrides.innermost(t) is not None:
             self.refuse("a transform or a mode looks on")
         if who := who_takes_part():
             self.refuse(who)
         t.guard(ConstIs(CallSource(ConstSource(who_takes_part, "who_takes_part")), ""))
+
+    def require_taken(self, gradients_alone: bool) -> None:
+        """Refuses a pass that stays outside of the graph. One that gives gradients, and leaves none anywhere, is in it whatever
+        the settings say: else the graph would end there, and what autograd looks at would be run as captured."""
+        if not (gradients_alone or config.trace_autograd_ops or self.t.in_backward):
+            self.refuse(_STAYS_OUT)
+        if not self.t.takes_backward_passes(gradients_alone):
+            self.refuse(_LEAVES_ITS_MARK)
+
+    def check_history(self, outputs: Sequence[TensorValue | None], inputs: Sequence[TensorValue | None]) -> None:
+        """Refuses a pass that goes on to what was computed before the graph, by which it may come to the inputs once more."""
+        ends = {each.fake.grad_fn for each in inputs if each is not None}
+        leaves = leaves_behind([each.fake for each in outputs if each is not None], ends)
+        if any(self.t.known_tensor(leaf) is None for leaf in leaves):
+            self.refuse("gradients flow on to what was computed before the graph")
 
     def check_hooks(self, tensors: Sequence[TensorValue]) -> None:
         """Autograd calls them while it runs."""
@@ -125,11 +138,11 @@ def who_takes_part() -> str:
     return ""
 
 
-def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves that gradients of these arrive at, each once."""
-    waiting = [each.grad_fn for each in outputs if each.grad_fn is not None]
+def leaves_behind(outputs: Sequence[torch.Tensor], ends: Collection[object] = ()) -> list[torch.Tensor]:
+    """The leaves that gradients of these arrive at, each once; not those that they come to by way of `ends` alone."""
+    waiting = [each.grad_fn for each in outputs if each.grad_fn is not None and each.grad_fn not in ends]
     found = {id(each): each for each in outputs if each.requires_grad and each.grad_fn is None}
-    known = set(waiting)
+    known = {*waiting, *ends}
     while waiting:
         node: Any = waiting.pop()
         leaf = getattr(node, "variable", None)
@@ -150,6 +163,8 @@ def _grad(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         asked.refuse("its gradients are batched")
     outputs, inputs, given = (asked.tensors(name) for name in ("outputs", "inputs", "grad_outputs"))
     asked.check_hooks([each for each in inputs if each is not None])
+    asked.require_taken(gradients_alone=True)
+    asked.check_history(outputs, inputs)
     retain, create, unused, zeros = map(asked.constant, ("retain_graph", "create_graph", "allow_unused",
                                                          "materialize_grads"))
     return asked.gradients(outputs, inputs, given or None, retain, create, True, unused, False, zeros)
@@ -167,6 +182,7 @@ def _tensor_backward(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs)
 
 def _run(asked: _Pass, of: str, given: str) -> Value:
     t = asked.t
+    asked.require_taken(gradients_alone=False)
     asked.check_surroundings()
     if asked.constant("create_graph"):
         asked.refuse("gradients of leaves would be part of autograd's graph")
@@ -194,7 +210,7 @@ def _leaves_of(asked: _Pass, outputs: Sequence[TensorValue]) -> list[TensorValue
             asked.refuse("`inputs` are no leaves")
         return chosen
     leaves = [asked.t.known_tensor(leaf) for leaf in leaves_behind([each.fake for each in outputs])]
-    known = [leaf for leaf in leaves if leaf is not None]
+    known = [leaf for leaf in leaves if leaf is not None and leaf.set_late is None]
     if len(known) != len(leaves) or not all(_is_leaf(asked.t, leaf) for leaf in known):
         asked.refuse("gradients flow on to what was computed before the graph")
     return known

@@ -52,6 +52,8 @@ class BreakPoints:
         self.reads_data = True
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.
         self.dispatches = False
+        #: Whether `torch.autograd.grad` is met, for which leaves that the trace makes are leaves in the graph.
+        self.takes_gradients = False
         #: Ids of objects that were given, before this attempt, what eager would have given them by now.
         self.prepared: set[int] = set()
         #: Updated numbers that this frame's first complete trace found, and where that trace ended; None before there was one.

@@ -48,7 +48,7 @@ class SettableTensor(AttributedTensor):
         if self.source is not None and not self._is_leaf(t):
             self._refuse_requires_grad(t, "it is no leaf of the autograd graph")
         if self.set_late is None and t.make_leaf(self, wanted):
-            if self.source is None and t.takes_backward_passes:
+            if self.source is None and t.takes_backward_passes():
                 t.emit("requires_grad_", [self, t.make(wanted)])
         elif self._may_be_set_late(t, wanted):
             self.set_late = wanted
@@ -67,7 +67,7 @@ class SettableTensor(AttributedTensor):
         """Whether it can be set when the graph has run: which has no other operator that takes it."""
         fake, real = self.fake, self.real
         differentiable = fake.is_floating_point() or fake.is_complex()
-        if t.takes_backward_passes or not self._is_plain(self) or torch.is_inference_mode_enabled() or not differentiable:
+        if not self._is_plain(self) or torch.is_inference_mode_enabled() or not differentiable:
             return False
         if real is None:
             return (wanted or self.set_late is not None) and not fake._is_view()
