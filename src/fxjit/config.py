@@ -113,9 +113,9 @@ capture_func_transforms: bool = _row(
     True, "Functions that torch.func transforms (`vmap`, `grad`...) become part of the graph; else a transform's call ends it."
 )
 trace_autograd_ops: bool = _row(
-    False, "`torch.autograd.grad` and `backward()` become part of the graph: with them a training step is one graph, forward, "
-    "backward and optimizer. Else such a call breaks the graph, and the backward of what was captured so far is compiled by "
-    "itself."
+    False, "`backward()` becomes part of the graph: with it a training step is one graph, forward, backward and optimizer. "
+    "Else such a call breaks the graph, and the backward of what was captured so far is compiled by itself. "
+    "`torch.autograd.grad`, which leaves no gradient anywhere, is part of the graph in any case."
 )
 guard_nn_modules: bool = _row(
     True, "Guard what a trace read inside of modules. Off: only their tensors and `training`; programs that change anything "

@@ -379,7 +379,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
             speculative = _speculative(options, frame.code, compiled, graph, speculated)
             compiled = _C.DisabledFunction(speculative, opaque=True)
         if used_up_at and compiled is not None:
-            compiled = _C.DisabledFunction(used_up.UsedUp(compiled, used_up_at), opaque=True)
+            compiled = _C.DisabledFunction(used_up.UsedUp(compiled, graph, used_up_at), opaque=True)
     result.finish_trace()
     with _stage("bytecode", name, seconds):
         reported = options.tells_failures or not isinstance(backend, str)

@@ -208,7 +208,7 @@ CALLS = (
         "Call that runs the autograd engine",
         "`{function}` runs backward over what the graph so far has computed: {why}.",
         ("Keep the backward pass outside the compiled function: the forward graph has its own compiled backward.",
-         "Or set `fxjit.config.trace_autograd_ops = True`, which puts it in the graph."),
+         "Or set `fxjit.config.trace_autograd_ops = True`, which puts `backward()` in the graph."),
     ),
     Reason(
         "call-with-effects",

@@ -173,3 +173,32 @@ def test_a_grad_fn_that_leaves_is_read_after_the_graph():
     x = torch.arange(3.0, requires_grad=True)
     expected, actual = program(x), fxjit.compile(program, backend="eager")(x)
     assert actual[0] == expected[0] and type(actual[1]) is type(expected[1])
+
+
+def names_behind(x):
+    """The way back by its nodes, as drawings of graphs and hooks on them go."""
+    y = (x.sin() * 2).exp().sum()
+    node, names = y.grad_fn, []
+    while node is not None:
+        names.append(type(node).__name__)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return y, names
+
+
+def hook_on_a_node(x):
+    y = (x.sin() * 2).sum()
+    seen = []
+    handle = y.grad_fn.next_functions[0][0].register_hook(lambda inputs, outputs: seen.append(outputs[0].sum().item()))
+    y.backward()
+    handle.remove()
+    return y.detach(), seen
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [names_behind, hook_on_a_node])
+def test_who_goes_back_by_nodes_finds_those_of_eager(program, backend):
+    fxjit.reset()
+    compiled = fxjit.compile(program, backend=backend)
+    for _ in range(2):
+        (y, expected), (found, actual) = [fn(torch.arange(3.0, requires_grad=True)) for fn in (program, compiled)]
+        assert torch.equal(y, found) and actual == expected

@@ -1,6 +1,6 @@
-"""The backward pass in a graph, with `config.trace_autograd_ops` or in the `backward` of an `autograd.Function`:
-`torch.autograd.grad`, and `backward()`, which is that with respect to the leaves that it reaches, accumulated in their `.grad`
-as autograd's `AccumulateGrad` does it.
+"""The backward pass in a graph: `torch.autograd.grad`, and, with `config.trace_autograd_ops` or in the `backward` of an
+`autograd.Function`, `backward()`, which is that with respect to the leaves that it reaches, accumulated in their `.grad` as
+autograd's `AccumulateGrad` does it.
 
 A backward pass frees what the forward pass saved. What the program gets of the tensors behind it has an autograd graph that is
 used up, as in eager: see frontend/values/used_up.py.

@@ -257,6 +257,8 @@ for _name, _why in (
 
 @method("retain_grad")
 def _retain_grad(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if tensor.fake.requires_grad and protocol.truth(t, protocol.getattr_(t, tensor, "is_leaf")):
+        return t.make(None)  # a leaf has its gradient anyway
     t.break_("tensor-hook", function="Tensor.retain_grad", why="it belongs to the tensor itself", **observation(tensor))
 
 

@@ -1,4 +1,4 @@
-"""Values of a graph that are observed by autograd: `grad(y, h)`, `h.retain_grad()`, a hook on `h`.
+"""Values of a graph that are observed by autograd: `grad(y, h)`, `h.retain_grad()`, a hook on `h`, `h.grad_fn`.
 
 A compiled graph is one node of autograd's graph, in which no result stands behind another. Where such a question ends a
 graph, the break carries which nodes it is about, and the backend keeps what eager records of them (aot/rules.py).

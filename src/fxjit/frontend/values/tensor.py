@@ -441,6 +441,8 @@ class GivenTensor(TensorValue):
         self.real = real
         self._tracer = t
         self._input: tuple[torch.fx.Node, torch.Tensor] | None = None
+        #: The input itself, while operators take it without what it requires.
+        self._requiring: tuple[torch.fx.Node, torch.Tensor] | None = None
 
     def _as_input(self) -> tuple[torch.fx.Node, torch.Tensor]:
         if self._input is None:
@@ -457,6 +459,20 @@ class GivenTensor(TensorValue):
     @property
     def fake(self) -> torch.Tensor:  # type: ignore[override]  # the same
         return self._as_input()[1]
+
+    def graph_arg(self, t: Tracer) -> Any:
+        if self.set_late is False and self._requiring is None:
+            self._requiring, self.set_late = self._as_input(), None
+            released = cast(TensorValue, t.emit("detach", [self]))
+            self._input, self.set_late = (released.node, released.fake), False
+            t.register_tensor(self)
+        return self.node if self._requiring is not None else super().graph_arg(t)
+
+    def make_leaf(self, t: Tracer, wanted: bool) -> None:
+        super().make_leaf(t, wanted)
+        itself = self._requiring or self._as_input()
+        if self.set_late is itself[1].requires_grad:  # as at first
+            self._input, self._requiring, self.set_late = itself, None, None
 
     def _takes_data(self, t: Tracer, value: Value) -> bool:
         """The tensor itself gets its new memory when the graph has run."""
@@ -571,7 +587,7 @@ class AutogradNodeValue(UntraceableValue):
 
     def __init__(self, t: Tracer, tensor: TensorValue, node: Any) -> None:
         super().__init__(node, None, "value-attribute", name="grad_fn", value=tensor.describe(), type=tensor.cls.__name__,
-                         why="the autograd graph is made when the compiled graph runs")
+                         why="the autograd graph is made when the compiled graph runs", **observed.observation(tensor))
         self.created_step, self.created_index, self.created_at = t.here()
         t.new_source_state("generators").setdefault("all", []).append(self)
 

@@ -1,8 +1,9 @@
 """Setting what a tensor requires: `requires_grad_()`, `requires_grad = True`.
 
 A graph cannot make a leaf of the autograd graph that anybody could get hold of. A tensor that stays inside the graph, and an
-input that no operator has taken yet, are set in it or before it (frontend/leaves.py); others are set when the graph has run,
-and an operator that takes one afterwards breaks the graph.
+input that no operator has taken yet, are set in it or before it (frontend/leaves.py); others are set when the graph has run.
+An input that is to require none from then on is detached for the operators that take it afterwards; any other breaks the graph
+there.
 """
 
 from __future__ import annotations

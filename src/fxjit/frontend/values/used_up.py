@@ -6,7 +6,7 @@ one, so that nothing is kept for a way back that nobody can go, and `UsedUp` put
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,20 +29,42 @@ def note_pass(t: Tracer) -> None:
     t.new_source_state(_PASSES)["any"] = True
 
 
-def detached(t: Tracer, outputs: Sequence[Value]) -> tuple[int, ...]:
-    """Which of the graph's outputs have a graph that is used up; from here on their nodes give them without one."""
+def detached(t: Tracer, outputs: Sequence[Value]) -> dict[int, tuple[torch.fx.Node, ...]]:
+    """Which of the graph's outputs have a graph that is used up, with the graph's inputs that it goes back to; from here on
+    their nodes give them without one."""
     if not t.new_source_state(_PASSES):
-        return ()
+        return {}
     freed: dict[Any, bool] = {}
-    found = []
+    found = {}
     for position, value in enumerate(outputs):
         if isinstance(value, TensorValue) and value.source is None and _reaches_freed(value.fake, freed):
             node = value.node
+            found[position] = tuple(_inputs_behind(value.fake, node.graph))
             with node.graph.inserting_after(node):
                 value.node = node.graph.call_method("detach", (node,))
             value.node.meta["example_value"] = value.fake.detach()
-            found.append(position)
-    return tuple(found)
+    return found
+
+
+def _inputs_behind(fake: torch.Tensor, graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """The graph's inputs that a gradient of this would flow to."""
+    nodes = set(_history(fake))
+    leaves = {id(getattr(node, "variable", None)) for node in nodes}
+    for node in graph.find_nodes(op="placeholder"):
+        given = node.meta["example_value"]
+        if isinstance(given, torch.Tensor) and given.requires_grad and (given.grad_fn in nodes or id(given) in leaves):
+            yield node
+
+
+def _history(fake: torch.Tensor) -> Iterator[Any]:
+    """The nodes of autograd's graph behind a tensor."""
+    waiting, known = [fake.grad_fn], set[Any]()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is not None and node not in known:
+            known.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
 
 
 def is_written_to(t: Tracer, inputs: Iterable[object]) -> bool:
@@ -52,18 +74,11 @@ def is_written_to(t: Tracer, inputs: Iterable[object]) -> bool:
 
 
 def _reaches_freed(fake: torch.Tensor, freed: dict[Any, bool]) -> bool:
-    waiting = [fake.grad_fn]
-    known: set[Any] = set()
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
+    for node in _history(fake):
         if node not in freed:
             freed[node] = _is_freed(node)
         if freed[node]:
             return True
-        waiting += [following for following, _ in node.next_functions]
     return False
 
 
@@ -82,7 +97,7 @@ class _Freed(torch.autograd.Function):
     """A node in whose place there was a graph."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(tensor)
         return tensor
 
@@ -92,16 +107,20 @@ class _Freed(torch.autograd.Function):
 
 
 class UsedUp:
-    """A compiled graph some of whose results have a graph that is used up."""
+    """A compiled graph some of whose results have a graph that is used up; `behind`: which, with the inputs of `graph` that
+    they go back to."""
 
-    def __init__(self, compiled: Callable[..., Any], positions: Sequence[int]) -> None:
-        self.compiled, self.positions = compiled, positions
+    def __init__(self, compiled: Callable[..., Any], graph: torch.fx.GraphModule,
+                 behind: Mapping[int, Sequence[torch.fx.Node]]) -> None:
+        places = {node: place for place, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+        self.compiled = compiled
+        self.behind = {position: [places[node] for node in nodes if node in places] for position, nodes in behind.items()}
         self.anchor = torch.empty(0, requires_grad=True)
 
     def __call__(self, *args: Any) -> Any:
         results = self.compiled(*args)
         with torch.enable_grad(), torch.inference_mode(False):
-            for position in self.positions:
+            for position, places in self.behind.items():
                 if results[position].grad_fn is None:  # one tensor may stand at several places
-                    _Freed.apply(results[position], self.anchor)
+                    _Freed.apply(results[position], self.anchor, *(args[place] for place in places))
         return results
