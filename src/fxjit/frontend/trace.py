@@ -18,7 +18,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fxjit import config, process_state, torch_private
+from fxjit import process_state, torch_private
 from fxjit.collectives import NotFunctional, made_functional
 from fxjit.composites import taking_composites_apart
 from fxjit.errors import BreakGraph, RestartTrace, leave_trace
