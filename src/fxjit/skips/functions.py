@@ -46,13 +46,12 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.distributed.tensor.empty torch.distributed.tensor.full",
         ),
     ),
-    # Python functions of nn.functional that take callables, or work on shapes and flags only
+    # Python functions of nn.functional that work on shapes and flags only
     (
         "TRACE",
         "",
         (
-            "torch.nn.functional.triplet_margin_with_distance_loss torch.nn.functional.assert_int_or_pair",
-            "torch.nn.functional._verify_batch_size torch.nn.functional._verify_spatial_size",
+            "torch.nn.functional.assert_int_or_pair torch.nn.functional._verify_batch_size torch.nn.functional._verify_spatial_size",
             "torch.nn.functional._canonical_mask torch.nn.functional._none_or_dtype torch.nn.functional._mha_shape_check",
             "torch.nn.functional._unpool_output_size torch._jit_internal._overload torch._jit_internal.boolean_dispatch",
             "torch.nn.parallel.distributed.DistributedDataParallel.forward torch._tensor._convert",

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from fxjit import process_state, progress
-from fxjit.errors import SkipFrameSignal, leave_trace
+from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.decode import decode
 from fxjit.frontend.bytecode.flow import SEES_ALL_LOCALS, in_loop
 from fxjit.frontend.bytecode.versions import VERSION
@@ -79,7 +79,9 @@ def _by_verdict(fn: Any) -> Handler | None:
             stand_in = marks.unwrapped(fn)
         return None if stand_in is None or stand_in is fn else Substitute(stand_in)
     if verdict is Verdict.GRAPH:
-        return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
+        if rule.startswith("marked"):
+            return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
+        return lambda t, args, kwargs: _call_or_trace(t, fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
         read = _real if rule.startswith("marked") else _plain
         pure = not rule.startswith("marked") and package_of(fn) in _SAME_IN_ALL_PROCESSES
@@ -88,6 +90,21 @@ def _by_verdict(fn: Any) -> Handler | None:
         return lambda t, args, kwargs: t.break_("call-builtin", function=fn.__qualname__,
                                                 args=", ".join(arg.describe() for arg in args))
     return lambda t, args, kwargs: _refuse(t, fn, args, rule)
+
+
+#: Why a call cannot be one node of the graph although what the function does may be in it.
+_LESS_THAN_A_CALL: Final = frozenset({"not-a-graph-argument", "data-dependent-operator"})
+
+
+def _call_or_trace(t: Tracer, fn: FunctionType, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A Python function of torch's over tensors: one node, or the operators that it calls, where an argument is an object of
+    options or a function, or where it looks at numbers itself to raise an error."""
+    try:
+        return call_in_graph(t, fn, args, kwargs)
+    except BreakGraph as signal:
+        if signal.reason not in _LESS_THAN_A_CALL:
+            raise
+    return t.inline(t.make(fn), args, kwargs)
 
 
 #: Packages whose constant functions give the same of the same arguments wherever torch, Python and the machine are the same.
