@@ -213,6 +213,25 @@ def test_the_graph_of_the_first_step_is_that_of_the_next(cls, foreach):
     assert check(step, cls, steps=4, **options) <= 3, "a gradient more, and less"
 
 
+@pytest.mark.parametrize("cls", [each for each in KEEPING_STATE if each is not torch.optim.Adafactor],
+                         ids=lambda cls: cls.__name__)
+def test_so_it_is_with_a_learning_rate_that_is_a_tensor(cls):
+    graphs = fxjit.testing.CompileCounter()
+
+    def after_two(compiler):
+        options = {"foreach": False} if "foreach" in inspect.signature(cls).parameters else {}
+        parameters, optimizer = small(cls, **options)
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+        step = compiler(lambda: optimizer.step())
+        return step(), step(), parameters, optimizer.state_dict()
+
+    expected = after_two(lambda fn: fn)
+    fxjit.reset()
+    torch.testing.assert_close(after_two(lambda fn: fxjit.compile(fn, backend=graphs)), expected, rtol=1e-4, atol=1e-5)
+    assert graphs.frame_count == 1
+
+
 def test_so_it_is_with_a_class_of_the_programs_own():
     class Mine(torch.optim.Adam):
         def __init__(self, params, **options):

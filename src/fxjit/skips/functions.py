@@ -51,8 +51,9 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "TRACE",
         "",
         (
-            "torch.nn.functional.assert_int_or_pair torch.nn.functional._verify_batch_size torch.nn.functional._verify_spatial_size",
-            "torch.nn.functional._canonical_mask torch.nn.functional._none_or_dtype torch.nn.functional._mha_shape_check",
+            "torch.nn.functional.assert_int_or_pair torch.nn.functional._verify_batch_size",
+            "torch.nn.functional._verify_spatial_size torch.nn.functional._canonical_mask",
+            "torch.nn.functional._none_or_dtype torch.nn.functional._mha_shape_check",
             "torch.nn.functional._unpool_output_size torch._jit_internal._overload torch._jit_internal.boolean_dispatch",
             "torch.nn.parallel.distributed.DistributedDataParallel.forward torch._tensor._convert",
             "torch.nn.parallel.data_parallel.DataParallel.forward",

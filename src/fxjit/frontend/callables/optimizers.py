@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from fxjit.errors import BreakGraph, RestartTrace, leave_trace
+from fxjit.frontend.speculation import version
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides
 from fxjit.frontend.values.base import Value
@@ -23,6 +24,7 @@ from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import GradModeValue, PassThroughValue, entered_managers
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import ListValue
+from fxjit.frontend.values.tensor import TensorValue
 from fxjit.homes import module_of
 
 # -- gradients -----------------------------------------------------------------------------------------------------
@@ -140,9 +142,13 @@ def _untouched(t: Tracer, groups: Iterable[dict[str, Any]]) -> bool:
 
 
 def _may_have_changed(t: Tracer, group: dict[str, Any]) -> bool:
-    settings = [value for value in group.values() if isinstance(value, torch.Tensor)]  # the graph may write to them
+    settings = [t.known(value) for value in group.values() if isinstance(value, torch.Tensor)]
     return (any(_is_written(t, obj) for obj in (group, group["params"], *group["params"]))
-            or any(t.known(value) is not None for value in settings))
+            or any(value is not None and _graph_writes(value) for value in settings))
+
+
+def _graph_writes(value: Value) -> bool:
+    return not isinstance(value, TensorValue) or version(value.fake) != 0
 
 
 def _is_written(t: Tracer, obj: object) -> bool:
