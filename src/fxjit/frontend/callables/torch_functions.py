@@ -486,7 +486,7 @@ def _refuse(reason: str, *functions: Any, **context: str) -> None:
 
 _refuse("value-global-state", torch.set_default_dtype, torch.set_default_device, torch.set_num_threads,
         torch.set_num_interop_threads, torch.use_deterministic_algorithms, torch.set_deterministic_debug_mode,
-        torch.set_warn_always, torch.set_float32_matmul_precision, torch.set_flush_denormal, torch.set_printoptions,
+        torch.set_warn_always, torch.set_float32_matmul_precision, torch.set_flush_denormal,
         torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
         torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,

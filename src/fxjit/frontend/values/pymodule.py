@@ -7,7 +7,7 @@ import types
 import warnings
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, instance_dicts
+from fxjit.frontend.values import backend_flags, descriptors, instance_dicts
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.contexts import entered_for_real
 from fxjit.frontend.values.namespaces import NamespaceValue, known_namespace, namespace_value
@@ -40,7 +40,7 @@ class PyModuleValue(Value):
         cg.push_const(self.module)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
-        written = self._written(t, name)
+        written = backend_flags.load(t, self.module, name) or self._written(t, name)
         if isinstance(written, Value):
             return written
         if name == "__dict__" and type(self.module) is types.ModuleType:
@@ -95,6 +95,8 @@ class PyModuleValue(Value):
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         self._refuse_set(t, name)
+        if backend_flags.store(t, self.module, name, value):
+            return
         of_class = descriptors.look_up(t, type(self.module), name)[0]
         if descriptors.is_data_descriptor(t, of_class) or (type(self.module) is not types.ModuleType and name.startswith("__")):
             t.break_("attribute-unsupported", value=self.describe(), name=name)

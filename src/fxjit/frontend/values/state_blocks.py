@@ -226,7 +226,8 @@ def filters_are_set(t: Tracer) -> bool:
     return any(isinstance(manager, FiltersValue) for manager in entered_managers(t))
 
 
-def _block(make: Any, kind: type[StateBlockValue], why: str) -> None:
+def state_block(make: Any, kind: type[StateBlockValue], why: str) -> None:
+    """Calls of `make` give blocks of this kind."""
     @handles(make)
     def made(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         value = kind(make, [arg.realize() for arg in args], kwargs, why)
@@ -244,7 +245,7 @@ for _make, _kind, _why in (
     (torch.random.fork_rng, RngBlockValue, "it saves and restores the state of generators"),
     (warnings.catch_warnings, FiltersValue, "it changes the filters of warnings"),
 ):
-    _block(_make, _kind, _why)
+    state_block(_make, _kind, _why)
 for _cls in (torch.autograd.graph.saved_tensors_hooks, warnings.catch_warnings, contextlib._GeneratorContextManager):
     methods_of_class(_cls)
 
