@@ -213,16 +213,28 @@ def loops(code: Code) -> list[Loop]:
 
 def in_loop(code: Code, index: int) -> bool:
     """Whether the instruction at `index` can run more than once in one call, by jumps or by handlers."""
-    cyclic: frozenset[int] | None = code.facts.get("cyclic")
-    if cyclic is None:
-        cyclic = code.facts["cyclic"] = _cyclic(code)
-    return index in cyclic
+    return index in _cycles(code)
 
 
-def _cyclic(code: Code) -> frozenset[int]:
-    """The instructions on a cycle: Tarjan's components of more than one member, and self-loops."""
+def in_while_loop(code: Code, index: int) -> bool:
+    """Whether the instruction at `index` is in a `while` loop that is in no `for` loop, and has none in it."""
+    cycles = _cycles(code)
+    cycle = cycles.get(index)
+    return cycle is not None and all(code.instructions[at].opname != "FOR_ITER" for at, each in cycles.items() if each == cycle)
+
+
+def _cycles(code: Code) -> dict[int, int]:
+    """The instructions on cycles, each with the number of its cycle."""
+    cycles: dict[int, int] | None = code.facts.get("cycles")
+    if cycles is None:
+        cycles = code.facts["cycles"] = _find_cycles(code)
+    return cycles
+
+
+def _find_cycles(code: Code) -> dict[int, int]:
+    """Tarjan's components of more than one member, and self-loops."""
     if not loops(code):
-        return frozenset()
+        return {}
     count = len(code.instructions)
     edges: list[list[int]] = []
     for at in range(count):
@@ -233,7 +245,7 @@ def _cyclic(code: Code) -> frozenset[int]:
     low = [0] * count
     on_path: set[int] = set()
     path: list[int] = []
-    cyclic: set[int] = set()
+    cycles: dict[int, int] = {}
     for root in range(count):
         if root in order:
             continue
@@ -259,8 +271,8 @@ def _cyclic(code: Code) -> frozenset[int]:
                 if low[node] == order[node]:
                     component = _pop_component(path, on_path, node)
                     if len(component) > 1 or node in edges[node]:
-                        cyclic.update(component)
-    return frozenset(cyclic)
+                        cycles.update(dict.fromkeys(component, node))
+    return cycles
 
 
 def _pop_component(path: list[int], on_path: set[int], root: int) -> list[int]:

@@ -14,7 +14,7 @@ import torch
 
 from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
-from fxjit.frontend.bytecode.flow import in_loop, live_before, loses_super
+from fxjit.frontend.bytecode.flow import in_loop, in_while_loop, live_before, loses_super
 from fxjit.frontend.interp.stack_values import PreviousExceptionValue, WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.tracer import EffectLog
@@ -38,7 +38,8 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     """Why the root frame cannot go on after stopping before `index`: a skip reason and its context; None if it can."""
     code = machine.code
     instruction = code.instructions[index]
-    if not config.resume_in_loops and (instruction.opname == "FOR_ITER" or in_loop(code, index)):
+    if not (config.resume_in_loops or _decides_on_iteration(code, index)) and (
+            instruction.opname == "FOR_ITER" or in_loop(code, index)):
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
     if not config.resume_in_loops and instruction.opname == "GET_ITER" and _loops_over_real_iterator(machine, index):
         return "skip-loop", {"why": f"line {instruction.line} is a loop over an iterator that is made for real"}
@@ -55,6 +56,12 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
         if isinstance(value, WithExitValue) and not value.resumable and not value.can_be_kept:
             return _not_kept(value)
     return None
+
+
+def _decides_on_iteration(code: Code, index: int) -> bool:
+    """Whether a `while` loop is at a decision on data, as those that go on until something converges: between two of these an
+    iteration is one graph, whatever their number."""
+    return code.instructions[index].opname.startswith("POP_JUMP") and in_while_loop(code, index)
 
 
 def _loops_over_real_iterator(machine: Machine, index: int) -> bool:

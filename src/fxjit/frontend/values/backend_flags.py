@@ -1,5 +1,5 @@
-"""Flags of `torch.backends.cudnn` that choose an algorithm where an operator runs, and how tensors are printed: nothing that a trace
-or a backend decides depends on them, so that setting one is a step of the graph (fxjit/state_steps.py).
+"""Flags of `torch.backends.cudnn` that choose an algorithm where an operator runs, and how tensors are printed: nothing that a
+trace or a backend decides depends on them, so that setting one is a step of the graph (fxjit/state_steps.py).
 """
 
 from __future__ import annotations
