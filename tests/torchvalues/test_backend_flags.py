@@ -1,4 +1,4 @@
-"""Flags of torch.backends.cudnn and how tensors are printed, set in the function: steps of the graph, in the program's order."""
+"""Flags of torch.backends.cudnn and how tensors are printed, set in the function: steps of the graph, in its order."""
 
 from __future__ import annotations
 
