@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 from torch import nn
 from torch.func import (
     functional_call,
@@ -396,3 +397,21 @@ def test_gradients_of_parameters(fn, backend):
         loss.backward()
         found.append([loss.detach(), *(parameter.grad.clone() for parameter in NET.parameters())])
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_functions_of_functorch() -> None:
+    """Those of the package that torch.func comes from: each warns at the caller's line, and calls torch's."""
+    import functorch
+
+    with pytest.warns(FutureWarning, match="functorch"):
+        functional, parameters, buffers = functorch.make_functional_with_buffers(nn.Sequential(LINEAR, nn.Tanh()))
+
+    def by_samples(x):
+        return functorch.vmap(functorch.grad(lambda x: (x.sin() * x).sum()))(x), functorch.jacrev(torch.sin)(x[0])
+
+    def functionally(x, *parameters):
+        return functorch.grad(lambda x: functional(parameters, buffers, x).sum())(x)
+
+    for f, args in (by_samples, ()), (functionally, parameters):
+        with pytest.warns(FutureWarning, match="functorch"):
+            assert_same_as_eager(f, torch.randn(4, 3), *args)

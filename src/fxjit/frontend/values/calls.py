@@ -11,7 +11,9 @@ when all arguments are known. A callable is claimed once.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +44,8 @@ class Stage(IntEnum):
     DEFERRED = 0
     #: This very callable: the handlers of this file's decorators.
     EXACT = 1
-    #: Any function with this code object, for closures that a library makes; what torch has wrapped since it was claimed; any
-    #: alternative constructor of an immutable type.
+    #: Any function with this code object, for closures that a library makes; one of a package that is imported later; what
+    #: torch has wrapped since it was claimed; any alternative constructor of an immutable type.
     FAMILY = 2
     #: torch's operators, tensor methods and state, by what they are: callables/torch_functions.py.
     TORCH = 3
@@ -89,9 +91,9 @@ def resolve(fn: Any, after: Stage | None = None) -> Handler | None:
     return None
 
 
-def pass_on(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+def pass_on(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value], after: Stage = Stage.EXACT) -> Value:
     """The call of a Python function, for its own handler that leaves this one alone: what the later stages say."""
-    handler = resolve(fn, after=Stage.EXACT)
+    handler = resolve(fn, after=after)
     return handler(t, list(args), dict(kwargs)) if handler is not None else t.inline(t.make(fn), args, kwargs)
 
 
@@ -258,7 +260,12 @@ def exact(fn: Any) -> Handler | None:
 def _of_family(fn: Any) -> Handler | None:
     if isinstance(fn, types.FunctionType):
         factory = _BY_CODE.get(fn.__code__)
-        return factory(fn) if factory is not None else exact(marks.disabled_by_torch(fn))
+        if factory is not None:
+            return factory(fn)
+        module, handler = _BY_NAME.get(fn.__code__.co_name, (None, None))
+        if handler is not None and getattr(sys.modules.get(str(module)), fn.__code__.co_name, None) is fn:
+            return functools.partial(handler, fn)
+        return exact(marks.disabled_by_torch(fn))
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, type):
         return _bound_class_method(fn, fn.__self__) or _constructor_of_constants(fn)
     return None
@@ -273,6 +280,18 @@ def handles_code(code: types.CodeType) -> Callable[[Callable[[Any], Handler]], C
         _BY_CODE[code] = factory
         return factory
     return register
+
+
+def handles_named(module: str, name: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Sign up the handler of a function of a package that is imported later, if ever; it gets the function first."""
+    def register(handler: Callable[..., Value]) -> Callable[..., Value]:
+        assert name not in _BY_NAME, f"{name} is handled twice"
+        _BY_NAME[name] = (module, handler)
+        return handler
+    return register
+
+
+_BY_NAME: Final[dict[str, tuple[str, Callable[..., Value]]]] = {}
 
 
 def _bound_class_method(fn: types.BuiltinFunctionType, owner: type) -> Handler | None:
