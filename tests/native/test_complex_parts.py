@@ -64,3 +64,17 @@ def test_gradients() -> None:
         fn(z, w).backward()
         grads.append((z.grad, w.grad))
     torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_conjugates_of_numbers() -> None:
+    """The derivative by `x` has the conjugate of `2 - 3j`, a tensor with a lazy bit that fake tensors do not have."""
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = -x.exp() + (2 - 3j) * y
+        return (z * z).real.sum() + (1j * x[0, 0]).imag
+
+    grads = []
+    for fn in (loss, fxjit.compile(loss)):
+        x, y = (torch.randn(4, 3, generator=torch.Generator().manual_seed(seed), requires_grad=True) for seed in range(2))
+        fn(x, y).backward()
+        grads.append((x.grad, y.grad))
+    torch.testing.assert_close(grads[1], grads[0])

@@ -32,6 +32,8 @@ class _Writer:
         """Real and imaginary part of an argument. That of a real one is zero and takes part, as in ATen: inf * 0 is NaN."""
         if not isinstance(value, Node):
             return value.real, float(value.imag)
+        if value.target is aten.full.default and not value.args[0]:
+            return self.of(value.args[1])
         if value not in self._parts:
             self._parts[value] = self._read(value)
         re, im = self._parts[value]
@@ -127,6 +129,18 @@ _RULES: Final[dict[Any, Callable[..., Parts]]] = {
 _KEYWORDS: Final[dict[Any, set[str]]] = {aten.full.default: {"dtype", "device", "pin_memory", "layout"},
                     aten.zeros_like.default: {"dtype", "device", "pin_memory", "layout", "memory_format"},
                     aten._to_copy.default: {"dtype"}}
+
+
+def conjugate_numbers(graph: torch.fx.Graph) -> None:
+    """The conjugate of a number (as the derivative of `x * 1j` has it) as a tensor without a lazy bit: fake tensors do not know
+    of that bit, and what reads the memory then would read the number itself."""
+    for node in graph.find_nodes(op="call_function", target=aten._conj.default):
+        if isinstance(node.args[0], complex):
+            with graph.inserting_before(node):
+                new = call_like(graph, node, aten.full.default, [], node.args[0].conjugate(), dtype=node.meta["val"].dtype,
+                                device=node.meta["val"].device)
+            node.replace_all_uses_with(new)
+            graph.erase_node(node)
 
 
 def split_complex(graph: torch.fx.Graph) -> None:
