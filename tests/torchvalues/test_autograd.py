@@ -86,6 +86,43 @@ def test_several_results_and_setup_context(assert_same_as_eager):
     assert_same_as_eager(lambda x, y: Pair.apply(x, y), leaf(3), torch.randn(3))
 
 
+class Scaled(torch.autograd.Function):
+    """Its `forward` has defaults, of which `setup_context` is told, and `backward` gives a gradient for each."""
+
+    @staticmethod
+    def forward(x, factor=3.0, places=(0, 2)):
+        return x[list(places)] * factor
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.factor, ctx.places = inputs
+        ctx.shape = x.shape
+
+    @staticmethod
+    def backward(ctx, grad):
+        made = grad.new_zeros(ctx.shape)
+        made[list(ctx.places)] = grad * ctx.factor * 10
+        return made, None, None
+
+
+@pytest.mark.parametrize("given", [(), (2.0,), (2.0, (1,))])
+def test_setup_context_is_told_of_defaults(assert_same_as_eager, given):
+    assert_same_as_eager(lambda x: Scaled.apply(x * 2, *given).sin(), leaf(3), fullgraph=True)
+    assert_same_as_eager(lambda x: Scaled.apply(x * 2, *given).sin(), torch.randn(3), fullgraph=True)
+
+
+def test_defaults_that_have_changed_since(assert_same_as_eager, monkeypatch):
+    fxjit.reset()
+    compiled = fxjit.compile(lambda x: Scaled.apply(x * 2), backend="eager", fullgraph=True)
+    for defaults in ((3.0, (0, 2)), (5.0, (1, 2))):
+        monkeypatch.setattr(Scaled.forward, "__defaults__", defaults)
+        x = leaf(3)
+        compiled(x).sum().backward()
+        expected = torch.zeros(3)
+        expected[list(defaults[1])] = defaults[0] * 20
+        torch.testing.assert_close(x.grad, expected)
+
+
 def test_an_argument_that_is_given_back(assert_same_as_eager):
     assert_same_as_eager(lambda x: Through.apply(x * 2) + 1, leaf(3))
     assert_same_as_eager(lambda x: Through.apply(x) is x, torch.randn(3))

@@ -22,6 +22,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.classes import NEW
 from fxjit.frontend.values.contexts import set_grad_mode
+from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.objects import UserObjectValue, new_instance
 from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
@@ -84,6 +85,8 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = f"{cls.__qualname__}.apply"
     if kwargs:
         t.break_("call-autograd-engine", function=name)
+    if cls.setup_context is not torch.autograd.Function.setup_context:
+        given += _defaults_behind(t, protocol.getattr_(t, owner, "forward"), len(given))
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not torch.is_grad_enabled() or not any(tensor.fake.requires_grad for tensor in tensors):
         return _forward(t, owner, cls, given)[0]
@@ -102,6 +105,17 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
     return t.emit(function, given)
+
+
+def _defaults_behind(t: Tracer, forward: Value, given: int) -> list[Value]:
+    """What `forward` has by default in the places behind those of the arguments given: `setup_context` is told of them too."""
+    forward = forward.realize()
+    if not isinstance(forward, FunctionValue):
+        return []
+    left_out = max(forward.fn.__code__.co_argcount - given, 0)
+    defaults = protocol.getattr_(t, forward, "__defaults__").realize() if left_out else t.make(())
+    known = protocol.unpack(t, defaults) if issubclass(defaults.pytype(), tuple) else []
+    return known[-left_out:] if 0 < left_out <= len(known) else []
 
 
 def _number_by_itself(t: Tracer, arg: Value) -> Value:
