@@ -65,6 +65,12 @@ def with_layout(gradient: Any, strides: tuple[int, ...] | None) -> Any:
     return copy if copy.stride() == strides else gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
 
 
+def memory_for_array(tensor: torch.Tensor) -> torch.Tensor:
+    """What `tensor.numpy()` of a traced backward has the memory of. Where that pass is recorded, for a second derivative,
+    NumPy's part would be lost: torch refuses, and so does this."""
+    return tensor.detach() if not (tensor.requires_grad and torch.is_grad_enabled()) else torch.from_numpy(tensor.numpy())
+
+
 class _Traced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, forward: Any, backward: Any, plan: Plan, read: Sequence[Any], *operands: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Functions of autograd that a graph holds as they were traced: they read tensors that are no arguments, or are given objects
-and functions."""
+"""Functions of autograd that a graph holds as they were traced: they read tensors that are no arguments, are given objects and
+functions, or calculate with NumPy."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
@@ -126,11 +127,55 @@ def inside_autocast(x):
         return Once.apply(x @ torch.ones(3, 3), Settings()).float()
 
 
+class CubedByNumPy(torch.autograd.Function):
+    """Arrays are not calculated with while a function runs on fake tensors."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.array = x.detach().numpy()
+        return torch.tensor(ctx.array ** 3)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return gradient * torch.from_numpy(3 * ctx.array ** 2)
+
+
+class SineByNumPy(torch.autograd.Function):
+    """To differentiate it twice is refused where NumPy is given what has a gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_numpy(np.sin(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.from_numpy(np.cos(ctx.saved_tensors[0].numpy()))
+
+
+class ExponentialByNumPy(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return torch.from_numpy(np.exp(x.detach().numpy()))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return torch.from_numpy(gradient.numpy() * ctx.saved_tensors[0].numpy())
+
+
 PROGRAMS = [
     lambda x: ReadsTensors.apply(x * 1).sin(), lambda x: Once.apply(x * 1, Settings()),
     lambda x: Apart.apply(x * 1, Settings()), lambda x: Reversed.apply(x * 1, Settings()) * 2,
     lambda x: Several.apply(x * 1, Settings(), torch.ones(3))[0],
     with_two_tensors, with_one_tensor_twice, with_a_function, inside_autocast, Model(),
+    lambda x: CubedByNumPy.apply(x * 2) * 3, lambda x: ExponentialByNumPy.apply(x / 2).sin(),
+    lambda x: SineByNumPy.apply(x * 2) * 3,
 ]
 
 

@@ -16,7 +16,6 @@ import torch
 from torch.optim import Optimizer
 
 from fxjit.errors import BreakGraph, RestartTrace, leave_trace
-from fxjit.frontend.speculation import version
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides
 from fxjit.frontend.values.base import Value
@@ -148,7 +147,7 @@ def _may_have_changed(t: Tracer, group: dict[str, Any]) -> bool:
 
 
 def _graph_writes(value: Value) -> bool:
-    return not isinstance(value, TensorValue) or version(value.fake) != 0
+    return not isinstance(value, TensorValue) or value.write_count() != 0
 
 
 def _is_written(t: Tracer, obj: object) -> bool:

@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from fxjit.applied import apply_function
+from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
@@ -100,11 +101,18 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return apply_as_traced(t, name, traced, given, nodes, numbers)
     function = apply_function(cls)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
-    t.discard(nodes)
     dirty = traced.ctx.dirty
     if any(isinstance(tensor, TensorValue) and (tensor.source is not None or tensor.fake._is_view()) for tensor in dirty):
         t.break_("call-autograd-engine", function="ctx.mark_dirty")
-    return t.emit(function, given)
+    try:
+        result = t.emit(function, given)
+    except BreakGraph as signal:
+        if signal.reason != "operator-raised":
+            raise
+    else:
+        t.discard(nodes)
+        return result
+    return apply_as_traced(t, name, traced, given, nodes, numbers)
 
 
 def _defaults_behind(t: Tracer, forward: Value, given: int) -> list[Value]:

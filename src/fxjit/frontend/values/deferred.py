@@ -64,19 +64,14 @@ class TensorSnapshot(Value):
         self.copy = t.emit(torch.clone, [tensor])
         assert self.copy.node is not None, "a tensor of the graph"
         self.copy.node.meta["only_if_used"] = True
-        self.version = _version(tensor)
+        self.version = tensor.write_count()
 
     def pytype(self) -> type:
         return self.tensor.pytype()
 
     def rebuild(self, cg: Rebuilder) -> None:
-        unchanged = self.version is not None and self.version == _version(self.tensor)
+        unchanged = self.version is not None and self.version == self.tensor.write_count()
         cg.push(self.tensor if unchanged else self.copy)
-
-
-def _version(tensor: TensorValue) -> int | None:
-    """The number of writes to it and to aliases while tracing; None where they are not counted."""
-    return None if tensor.fake.is_inference() else tensor.fake._version
 
 
 # -- text ----------------------------------------------------------------------------------------------------------

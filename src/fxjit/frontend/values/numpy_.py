@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fxjit import config, schemas
+from fxjit.applied import memory_for_array
 from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import numpy_agreement, numpy_calls, protocol, tensor_methods
@@ -702,7 +703,7 @@ def _array_of_tensor(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwar
         t.break_("tensor-data", function="Tensor.numpy")
     if not differentiable and any(not value.is_constant() or value.as_constant() for value in kwargs.values()):
         t.break_("tensor-data", function="Tensor.numpy")
-    alias = _alias(t, tensor) if differentiable else t.emit("detach", [tensor])
+    alias = _alias(t, tensor) if differentiable else t.emit(memory_for_array if t.in_backward else "detach", [tensor])
     assert isinstance(alias, TensorValue)
     return ArrayValue(alias)
 

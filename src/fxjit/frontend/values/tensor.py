@@ -118,6 +118,10 @@ class TensorValue(SettableTensor, SuperLookup):
     #: The special method that the next slot does not look up on the class: torch's own was called by its name.
     own_left_out = ""
 
+    def write_count(self) -> int | None:
+        """Of writes to it and to aliases while tracing; None where they are not counted."""
+        return None if self.fake.is_inference() else self.fake._version
+
     def graph_arg(self, t: Tracer) -> Any:
         if self.set_late is not None:
             self._refuse_requires_grad(t, "the graph has the tensor as it was, and an operator takes it afterwards")
