@@ -17,8 +17,8 @@ LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "e
        "overlap", "composites", "first_calls",
        "homes", "origins", "copied_context", "applied", "state_steps", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
-NATIVE_SHARED = ("index", "ir", "ops", "hints", "target", "choose.predictions", "choose.machine", "choose.model",
-                 "choose.recompute", "choose.fusion")
+NATIVE_SHARED = ("index", "ir", "ops", "hints", "generic_sizes", "target", "choose.predictions", "choose.machine",
+                 "choose.model", "choose.recompute", "choose.fusion")
 NATIVE_LOW = LOW | {"tensor_shim", "backends.graph"} | {f"backends.native.{each}" for each in NATIVE_SHARED}
 #: The operator that recurrent layers are in graphs, which `native` has kernels for.
 RECURRENT = {"backends.aot.recurrent"}
@@ -79,6 +79,7 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.ir": {"backends.native.index"},
     "backends.native.ops": {"backends.native.index", "backends.native.ir"},
     "backends.native.hints": {"backends.native.index"},
+    "backends.native.generic_sizes": set(),
     "backends.native.target": {"config"},
     "backends.native.choose.predictions": set(),
     "backends.native.choose.machine": set(),

@@ -10,20 +10,19 @@ keep their strides, and so does what an operator reads that may depend on them: 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree as pytree
 
 from fxjit.schemas import target_uses_rng, view_base, views_first_argument, writes
 
+from ..generic_sizes import NoGeneralAnswer, as_elements_lie, in_general, is_last, is_of_known_layout, known, order_of
 from ..lower.table import LOWERINGS, op_name
 from ..passes import frames
 from ..runtime.low_precision import LOW_PRECISION
@@ -42,6 +41,8 @@ _OF_STRIDES = frozenset(("as_strided.default", "as_strided_scatter.default", "vi
 _OF_ANY_LAYOUT = frozenset((
     "linear.default", "convolution.default", "convolution_backward.default",
 ))  # fmt: skip
+#: Operators that read sizes alone, which stay what they are.
+_OF_SIZES = frozenset((aten.sym_size.int, aten.sym_numel.default))
 #: Operators of ATen alone that read a gradient and images as if both were laid out as the images' strides suggest.
 _OF_ONE_LAYOUT = frozenset((aten.native_group_norm_backward.default,))
 #: The largest numbers of windows of volumes, which ATen finds in a tenth of the time where channels are last: which arguments
@@ -55,15 +56,14 @@ IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
 
 def use_channels_last(graph: torch.fx.Graph) -> None:
-    """Gives the graph's convolutions channels-last images, if they have enough work. Where sizes vary, torch calculates with
-    symbols: a graph for which it would have to know more of them stays as it is."""
+    """Gives the graph's convolutions channels-last images, if they have enough work. Where sizes vary, those that were seen say
+    how much work there is, and layouts are those of sizes in general (generic_sizes.py)."""
     convolutions = [node for target in IMAGES for node in graph.find_nodes(op="call_function", target=target)]
     if convolutions and is_known(graph):
         _use_channels_last(graph, convolutions)
-    elif convolutions and _only_batches_vary(graph):
-        environment = next((each for node in convolutions for each in _environments(node)), None)
-        if hasattr(environment, "error_on_new_guards"):  # torch 2.11 has none
-            with contextlib.suppress(RuntimeError), _without_guards(environment):
+    elif convolutions and _has_hints(graph):
+        with contextlib.suppress(NoGeneralAnswer), in_general(graph) as answered:
+            if answered:
                 _use_channels_last(graph, convolutions)
 
 
@@ -89,50 +89,19 @@ def _use_channels_last(graph: torch.fx.Graph, convolutions: list[torch.fx.Node])
             rewriter.undo()
 
 
-def _only_batches_vary(graph: torch.fx.Graph) -> bool:
-    """Whether all that varies of images is how many there are: their strides are known then. Where their sides vary, torch
-    cannot tell whether they have more than one pixel, which decides about strides."""
+def _has_hints(graph: torch.fx.Graph) -> bool:
+    """Whether all sizes were seen, none being an operator's result."""
     values = (value for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val")))
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided]
-    images = [value for value in tensors if value.dim() >= 4]
-    known = all(type(size) is int for value in images for size in (*value.shape[1:], *value.stride(), value.storage_offset()))
-    return known and all(isinstance(_hint(size), int) for value in tensors for size in (*value.shape, *value.stride()))
-
-
-@contextlib.contextmanager
-def _without_guards(environment: Any) -> Iterator[None]:
-    """Has torch raise a RuntimeError where it would have to know more of a symbol, which it logs as a failure."""
-    log = logging.getLogger(symbolic_shapes.__name__)
-    log.addFilter(_is_no_failure)
-    try:
-        with environment.error_on_new_guards():
-            yield
-    finally:
-        log.removeFilter(_is_no_failure)
-
-
-def _is_no_failure(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("failed during")
-
-
-def _hint(size: Any) -> Any:
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+    return all(isinstance(known(size), int) for value in tensors for size in (*value.shape, *value.stride()))
 
 
 def _product(sizes: Iterable[Any]) -> int:
-    return int(math.prod(map(_hint, sizes)))
+    return int(math.prod(map(known, sizes)))
 
 
 def _numel(value: torch.Tensor) -> int:
     return _product(value.shape)
-
-
-def _environments(node: torch.fx.Node) -> Iterator[Any]:
-    """What knows the symbols of a convolution's sizes."""
-    for each in (node, *node.all_input_nodes):
-        for value in pytree.tree_leaves(each.meta.get("val")):
-            if isinstance(value, FakeTensor) and value.fake_mode.shape_env is not None:
-                yield value.fake_mode.shape_env
 
 
 def _is_plane(node: torch.fx.Node) -> bool:
@@ -142,7 +111,8 @@ def _is_plane(node: torch.fx.Node) -> bool:
     if node.kwargs or _is_thin(node) or not all(isinstance(each, torch.Tensor) for each in values):
         return False
     dims = {each.dim() for each in values}
-    return (dims == {4} or (dims == {5} and is_by_images(node))) and all(
+    volumes = dims == {5} and all(type(size) is int for each in values for size in (*each.shape[1:], *each.stride()))
+    return (dims == {4} or (volumes and is_by_images(node))) and all(
         each.dtype in _TYPES and each.device.type == "cpu" and each.layout is torch.strided for each in values
     )
 
@@ -175,10 +145,6 @@ def _work(node: torch.fx.Node) -> int:
 
 def _value(node: Any) -> Any:
     return node.meta["val"]
-
-
-def _last(value: torch.Tensor) -> bool:
-    return value.is_contiguous(memory_format=_format(value))
 
 
 def _format(value: torch.Tensor) -> torch.memory_format:
@@ -237,7 +203,8 @@ class Rewriter:
             if node.op == "output":
                 with self.graph.inserting_before(node):
                     node.args = torch.fx.node.map_arg(node.args, self.as_before)
-            elif node in self.turned or any(each in self.before for each in node.all_input_nodes):
+            elif node in self.turned or (
+                    node.target not in _OF_SIZES and any(each in self.before for each in node.all_input_nodes)):
                 self.rewrite(node)
 
     def copied_elements(self) -> int:
@@ -258,7 +225,7 @@ class Rewriter:
                 images: int = IMAGES[node.target]  # type: ignore[index]  # its target is one of these
                 for at in range(images):
                     node.update_arg(at, self.last(node.args[at]))  # type: ignore[arg-type]  # a node
-                if not _last(_value(node.args[images])) and (self.gpu or _value(node.args[images]).dtype in LOW_PRECISION):
+                if not is_last(_value(node.args[images])) and (self.gpu or _value(node.args[images]).dtype in LOW_PRECISION):
                     # oneDNN has weights of half types laid out as the images, and ATen would copy them in each call.
                     node.update_arg(images, self.last(node.args[images]))  # type: ignore[arg-type]  # a node
             elif node.target in _POOLS and frames.is_last(_value(node.args[_POOLS[node.target][0]])):
@@ -267,7 +234,7 @@ class Rewriter:
             elif node.target in _OF_ONE_LAYOUT and not node.kwargs:
                 self.lay_out_alike(node)
             elif not _takes_any_layout(node) or (self.gpu and node.target is aten.native_group_norm.default and not (
-                    _value(node.args[0]).dim() == 4 and _last(_value(node.args[0])))):
+                    _value(node.args[0]).dim() == 4 and is_last(_value(node.args[0])))):
                 node.args = torch.fx.node.map_arg(node.args, self.as_before)
                 node.kwargs = torch.fx.node.map_arg(node.kwargs, self.as_before)
                 return
@@ -286,7 +253,7 @@ class Rewriter:
         """Gradients channels last where the images are; all as it was where those are neither plain nor channels last."""
         gradients, images, *others = node.args
         value: Any = images.meta["val"]  # type: ignore[union-attr]  # a node
-        if value.dim() == 4 and _last(value):
+        if value.dim() == 4 and is_last(value):
             side_by_side = self.gpu and gradients.meta["val"].stride()[1] == 1  # type: ignore[union-attr]  # a node
             given = gradients if side_by_side else self.last(gradients)  # type: ignore[arg-type]  # a node
             node.args = (given, images, *torch.fx.node.map_arg(others, self.as_before))  # type: ignore[arg-type]  # nodes
@@ -299,11 +266,15 @@ class Rewriter:
         with torch.no_grad(), _mode_of(node):
             if node in self.turned and _of_volumes(node):
                 return frames.calculated(node, given[0])  # type: ignore[arg-type]  # a tuple
-            return target(*given[0], **given[1])  # type: ignore[arg-type]  # a dict
+            value = target(*given[0], **given[1])  # type: ignore[arg-type]  # a dict
+            before = node.meta["val"] if node.meta["val"] is not None else value
+            if isinstance(value, (tuple, list)):
+                return type(value)(map(_as_elements_lie, value, before))
+            return _as_elements_lie(value, before)
 
     def last(self, node: torch.fx.Node) -> torch.fx.Node:
         """The images, channels last."""
-        if _last(node.meta["val"]) and not _is_both(node.meta["val"]):
+        if is_last(node.meta["val"]) and not _is_both(node.meta["val"]):
             return node
         return self.copied(node, "last", aten.clone.default, node, memory_format=_format(node.meta["val"]))
 
@@ -316,17 +287,42 @@ class Rewriter:
             return self.copied(node, "view", aten.as_strided.default, node, [*was.shape], [*was.stride()])
         if was.is_contiguous():
             return self.copied(node, "before", aten.clone.default, node, memory_format=torch.contiguous_format)
-        memory = self.copied(node, "memory", aten.new_empty_strided.default, node, [*was.shape], [*was.stride()])
+        layout = ([*was.shape], [*was.stride()]) if is_of_known_layout(was) else self.layout_of(node, was)
+        memory = self.copied(node, "memory", aten.new_empty_strided.default, node, *layout)
         return self.copied(node, "before", aten.copy.default, memory, node)
+
+    def layout_of(self, node: torch.fx.Node, was: torch.Tensor) -> tuple[list[Any], list[Any]]:
+        """The sizes of the value, and the strides that it had, as nodes of the graph where they vary; those of a part of
+        something as they are."""
+        order = order_of(was)
+        if order is None:
+            return [*was.shape], [*was.stride()]
+        sizes = [self.copied(node, f"size {dim}", aten.sym_size.int, node, dim) if isinstance(size, torch.SymInt) else size
+                 for dim, size in enumerate(was.shape)]
+        strides: dict[int, Any] = {}
+        running: Any = 1
+        for dim in order:
+            strides[dim] = running
+            if isinstance(running, int) and (running == 1 or isinstance(sizes[dim], int)):
+                running = sizes[dim] if running == 1 else running * sizes[dim]
+            else:
+                running = self.copied(node, f"stride {dim}", operator.mul, running, sizes[dim])
+        return sizes, [strides[dim] for dim in range(len(sizes))]
 
     def copied(self, node: torch.fx.Node, kind: str, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         """A call that is made once for all users of a node."""
         made = self.copies.get((node, kind))
         if made is None:
-            made = self.copies[node, kind] = self.graph.call_function(target, args, kwargs)
+            made = self.copies[node, kind] = self.graph.call_function(target)
+            made.args, made.kwargs = args, kwargs  # sizes that vary stand there as they are, of which torch warns above
             made.meta = node.meta | {"val": None}
             made.meta["val"] = self.calculated(made)
         return made
+
+
+def _as_elements_lie(value: Any, before: Any) -> Any:
+    known_layout = not isinstance(value, torch.Tensor) or is_of_known_layout(value)
+    return value if known_layout else as_elements_lie(value, before.shape)
 
 
 def _takes_any_layout(node: torch.fx.Node) -> bool:
@@ -356,4 +352,4 @@ def _strides(value: Any) -> Any:
 
 def _mode_of(node: torch.fx.Node) -> Any:
     values = (value for each in (node, *node.all_input_nodes) for value in pytree.tree_leaves(each.meta.get("val")))
-    return next(value.fake_mode for value in values if isinstance(value, FakeTensor))
+    return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), contextlib.nullcontext())  # of sizes

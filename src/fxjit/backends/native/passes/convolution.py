@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.fx
 
 from fxjit import process_state
 
+from ..generic_sizes import NoGeneralAnswer, as_elements_lie, in_general, is_last, is_of_known_layout, known
 from .stacked_frames import value_of
 
 aten = torch.ops.aten
@@ -131,29 +132,54 @@ def _put_in_place(graph: torch.fx.Graph, node: torch.fx.Node, make: Callable[[Ca
 def multiply_forward(graph: torch.fx.Graph) -> None:
     """`convolution` of one pixel by one, step 1, one group: a product for each image, or one for all where they are channels
     last."""
-    for node in list(graph.find_nodes(op="call_function", target=aten.convolution.default)):
-        if node.kwargs or not is_pixelwise(node):
-            continue
-        x = value_of(node.args[0])
-        images = (x, node.meta["val"])
-        if all(_last(each) for each in images) or (_has_few_pixels(x) and all(each.is_contiguous() for each in images)):
-            _multiply_rows(graph, node)
-        elif x.dtype is torch.float32 and all(each.is_contiguous() for each in images):
-            _multiply(graph, node)
+    nodes = [node for node in graph.find_nodes(op="call_function", target=aten.convolution.default)
+             if not node.kwargs and is_pixelwise(node)]
+    _in_the_places_of(graph, nodes, _multiply_images)
+
+
+def _multiply_images(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    x = value_of(node.args[0])
+    images = (x, node.meta["val"])
+    if all(is_last(each) for each in images) or (_has_few_pixels(x) and all(each.is_contiguous() for each in images)):
+        _multiply_rows(graph, node)
+    elif x.dtype is torch.float32 and all(each.is_contiguous() for each in images):
+        _multiply(graph, node)
 
 
 def multiply_backward(graph: torch.fx.Graph) -> None:
     """The same of `convolution_backward`."""
-    for node in list(graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
-        grad, x, weight = (value_of(arg) for arg in node.args[:3])
-        plain = not node.kwargs and is_dense(grad, types=TYPES) and all(user.target is operator.getitem for user in node.users)
-        if not plain or not is_pixelwise(node):
-            continue
-        plain = all(each.is_contiguous() for each in (grad, x, weight))
-        if _is_channels_last(node) or (_has_few_pixels(x) and plain):
-            _split_rows(graph, node)
-        elif plain and x.dtype is torch.float32:
-            _split(graph, node)
+    nodes = [node for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+             if not node.kwargs and all(user.target is operator.getitem for user in node.users)
+             and has_elements(value_of(node.args[0]), TYPES) and is_pixelwise(node)]  # fmt: skip
+    _in_the_places_of(graph, nodes, _multiply_derivatives)
+
+
+def _multiply_derivatives(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    grad, x, weight = (value_of(arg) for arg in node.args[:3])
+    plain = all(each.is_contiguous() for each in (grad, x, weight))
+    if _is_channels_last(node) or (_has_few_pixels(x) and plain):
+        _split_rows(graph, node)
+    elif plain and x.dtype is torch.float32:
+        _split(graph, node)
+
+
+def _in_the_places_of(
+    graph: torch.fx.Graph, nodes: Sequence[torch.fx.Node], put: Callable[[torch.fx.Graph, torch.fx.Node], None]
+) -> None:
+    """Puts something else in the nodes' places. Where sizes vary, images lie as those of sizes in general do."""
+    varying = [node for node in nodes if any(not has_known_sizes(each.meta.get("val")) for each in node.all_input_nodes)]
+    for node in nodes:
+        if node not in varying:
+            put(graph, node)
+    if varying:
+        with in_general(graph) as answered:
+            for node in varying if answered else ():
+                before = node.prev
+                try:
+                    put(graph, node)
+                except NoGeneralAnswer:
+                    while node.prev is not before:
+                        graph.erase_node(node.prev)
 
 
 def is_pixelwise(node: torch.fx.Node) -> bool:
@@ -161,32 +187,38 @@ def is_pixelwise(node: torch.fx.Node) -> bool:
     at = 0 if node.target is aten.convolution.default else 1
     x, weight, _, stride, padding, dilation, transposed, _, groups = node.args[at : at + 9]
     x, weight = value_of(x), value_of(weight)
-    if not is_dense(x, types=TYPES) or not is_dense(weight, types=TYPES) or x.dtype is not weight.dtype:
+    if not has_elements(x, TYPES) or not is_dense(weight, types=TYPES) or x.dtype is not weight.dtype:
         return False
     plain = (_all(stride, 1), _all(padding, 0), _all(dilation, 1), not transposed, groups == 1, weight.shape[2:] == (1, 1))
-    images, pixels = x.shape[0], x.shape[2] * x.shape[3]
+    images, pixels = known(x.shape[0]), known(x.shape[2]) * known(x.shape[3])
     enough = pixels >= PIXELS or images <= FEW_IMAGES or _has_few_pixels(x)
     return all(plain) and enough and "mkldnn" not in process_state.query("float32_precision")
 
 
 def _has_few_pixels(images: torch.Tensor) -> bool:
-    return images.shape[2] * images.shape[3] <= FEW_PIXELS
-
-
-def _last(images: torch.Tensor) -> bool:
-    return images.is_contiguous(memory_format=torch.channels_last)
+    return known(images.shape[2]) * known(images.shape[3]) <= FEW_PIXELS  # type: ignore[no-any-return]  # of numbers
 
 
 def _is_channels_last(node: torch.fx.Node) -> bool:
     """The input and its gradient are; the gradient of the results is made so, where it is not."""
     images = (value_of(node.args[1]), node.meta["val"][0])
-    return all(each is None or _last(each) for each in images)
+    return all(each is None or is_last(each) for each in images)
 
 
 def is_dense(value: Any, dims: int = 4, types: tuple[torch.dtype, ...] = (torch.float32,)) -> bool:
     """Images of sizes that are known."""
     return (isinstance(value, torch.Tensor) and value.dim() == dims and value.dtype in types
             and value.device.type == "cpu" and all(isinstance(size, int) and size > 0 for size in value.shape))
+
+
+def has_elements(value: Any, types: tuple[torch.dtype, ...]) -> bool:
+    """Images of sizes that are known, or of which at least one varies and was seen: sizes that vary are at least one."""
+    return (isinstance(value, torch.Tensor) and value.dim() == 4 and value.dtype in types and value.device.type == "cpu"
+            and all(isinstance(size := known(each), int) and size > 0 for each in value.shape))
+
+
+def has_known_sizes(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or is_of_known_layout(value)
 
 
 def _all(values: Any, wanted: int) -> bool:
@@ -200,10 +232,13 @@ class Calls:
         self.graph, self.mode = graph, _mode_of(node)
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-        new = self.graph.call_function(target, args, kwargs)
+        new = self.graph.call_function(target)
+        new.args, new.kwargs = args, kwargs  # sizes that vary stand there as they are, of which torch warns above
         given = torch.fx.node.map_arg(args, lambda each: each.meta["val"])
         with torch.no_grad(), self.mode:
-            new.meta["val"] = target(*given, **kwargs)
+            made = target(*given, **kwargs)
+            sizes = given[1] if target is aten.view.default else getattr(made, "shape", None)
+            new.meta["val"] = made if sizes is None or has_known_sizes(made) else as_elements_lie(made, sizes)
         return new
 
 
@@ -234,18 +269,19 @@ def _multiply_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         rows = call(aten.permute.default, _channels_last(call, x), [0, 2, 3, 1])
         bias = [] if rest[0] is None else rest
         product = call(aten.linear.default, rows, call(aten.view.default, weight, [results, channels]), *bias)
+        product.meta["val"] = as_elements_lie(value_of(product), [*value_of(rows).shape[:-1], results])
         y = _images(call, product, node.meta["val"])
     replace(graph, node, y)
 
 
 def _channels_last(call: Calls, images: Any) -> Any:
-    return images if _last(value_of(images)) else call(aten.clone.default, images, memory_format=torch.channels_last)
+    return images if is_last(value_of(images)) else call(aten.clone.default, images, memory_format=torch.channels_last)
 
 
 def _images(call: Calls, rows: torch.fx.Node, like: torch.Tensor) -> torch.fx.Node:
     """Rows of pixels as images, laid out as those they stand for."""
     images = call(aten.permute.default, rows, [0, 3, 1, 2])
-    return images if _last(like) else call(aten.clone.default, images, memory_format=torch.contiguous_format)
+    return images if is_last(like) else call(aten.clone.default, images, memory_format=torch.contiguous_format)
 
 
 def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
@@ -254,22 +290,32 @@ def _split(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     results, pixels = grad.meta["val"].shape[1], height * width  # type: ignore[union-attr]  # passes of tensors have nodes there
     users = {user.args[1]: user for user in node.users}
     call = Calls(graph, node)
+    made = {}
     with graph.inserting_before(node):
         grads = call(aten.view.default, grad, [images, results, pixels])
         if 0 in users:
             turned = call(aten.t.default, call(aten.view.default, weight, [results, channels]))
             each = call(aten.expand.default, call(aten.unsqueeze.default, turned, 0), [images, channels, results])
             product = call(aten.bmm.default, each, grads)
-            replace(graph, users[0], call(aten.view.default, product, [images, channels, height, width]))
+            made[0] = call(aten.view.default, product, [images, channels, height, width])
         if 1 in users:
             rows = call(aten.transpose.int, call(aten.view.default, x, [images, channels, pixels]), 1, 2)
-            if images == 1 or (pixels < SHORT_SUM and results * channels > LARGE_WEIGHT):
+            if images == 1 or (isinstance(images, int) and known(pixels) < SHORT_SUM and results * channels > LARGE_WEIGHT):
                 product = _added_up(call, grads, rows, images)
             else:
                 product = call(aten.sum.dim_IntList, call(aten.bmm.default, grads, rows), [0])
-            _replace_copied(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
+            made[1] = call(aten.view.default, product, [results, channels, 1, 1])
         if 2 in users:
-            replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
+            made[2] = call(aten.sum.dim_IntList, grad, [0, 2, 3])
+    _replace_derivatives(graph, node, users, made)
+
+
+def _replace_derivatives(
+    graph: torch.fx.Graph, node: torch.fx.Node, users: dict[Any, torch.fx.Node], made: dict[int, torch.fx.Node]
+) -> None:
+    """Puts what was made in the places of the derivatives of the images, the weight and the bias."""
+    for which, by in made.items():
+        (_replace_copied if which == 1 else replace)(graph, users[which], by)
     graph.erase_node(node)
 
 
@@ -294,18 +340,19 @@ def _split_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     def rows(value: Any, columns: int) -> torch.fx.Node:
         return call(aten.view.default, call(aten.permute.default, value, [0, 2, 3, 1]), [images * height * width, columns])
 
+    made = {}
     with graph.inserting_before(node):
         grad_rows = rows(_channels_last(call, grad), results)
         if 0 in users:
             product = call(aten.mm.default, grad_rows, call(aten.view.default, weight, [results, channels]))
             pixels = call(aten.view.default, product, [images, height, width, channels])
-            replace(graph, users[0], _images(call, pixels, users[0].meta["val"]))
+            made[0] = _images(call, pixels, users[0].meta["val"])
         if 1 in users:
             product = call(aten.mm.default, call(aten.t.default, grad_rows), rows(_channels_last(call, x), channels))
-            _replace_copied(graph, users[1], call(aten.view.default, product, [results, channels, 1, 1]))
+            made[1] = call(aten.view.default, product, [results, channels, 1, 1])
         if 2 in users:
-            replace(graph, users[2], call(aten.sum.dim_IntList, grad, [0, 2, 3]))
-    graph.erase_node(node)
+            made[2] = call(aten.sum.dim_IntList, grad, [0, 2, 3])
+    _replace_derivatives(graph, node, users, made)
 
 
 def _mode_of(node: torch.fx.Node) -> Any:
