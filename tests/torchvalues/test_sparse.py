@@ -217,7 +217,7 @@ def told_apart(a: torch.Tensor, x: torch.Tensor) -> Any:
     return {a: 1, x: 2}[a], a in [x, a]
 
 
-BREAKS = [elements, places, parts_change, compressed, written, written_by_operator, written_to_dense, zeroed, with_attribute,
+BREAKS = [places, parts_change, compressed, written, written_by_operator, written_to_dense, zeroed, with_attribute,
           as_text, without_elements, by_function, mapped]  # fmt: skip
 
 
@@ -310,16 +310,71 @@ def test_a_backend_is_given_what_stands_between() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.compiles
-def test_what_a_sparse_tensor_is_made_of_is_one_break_each(backend: str) -> None:
+def test_what_a_sparse_tensor_is_made_of_is_in_the_graph(backend: str) -> None:
     def rows(a: torch.Tensor, x: torch.Tensor) -> Any:
         numbers, places = a.values(), a.indices()
         weights = torch.softmax(numbers * x[places[0], 0] + 1, 0)
         return torch.zeros(4).index_add(0, places[1], weights), numbers * 2
 
     x = torch.randn(4, 4)
-    assert_same_as_eager(rows, make=lambda: (coo(), x.clone().requires_grad_()), backend=backend, fullgraph=False, breaks=2,
-                         rtol=1e-5)
+    assert_same_as_eager(rows, make=lambda: (coo(), x.clone().requires_grad_()), backend=backend, rtol=1e-5)
     assert_same_as_eager(rows, make=lambda: (coo().requires_grad_(), x.clone()), backend=backend, fullgraph=False, rtol=1e-5)
+
+
+def dropped(a: torch.Tensor, x: torch.Tensor) -> Any:
+    """LightGCN's dropout of edges."""
+    places, numbers = a._indices().t(), a._values()
+    keep = (torch.rand(len(numbers)) + 0.6).int().bool()
+    return torch.sparse.mm(torch.sparse.FloatTensor(places[keep].t(), numbers[keep] / 0.6, a.size()), x)
+
+
+def weighted(a: torch.Tensor, x: torch.Tensor) -> Any:
+    row, column = a.indices()
+    weights = (x[row] * x[column]).sum(1)
+    return torch.sparse.mm(torch.sparse.FloatTensor(a.indices(), weights, a.size()), x), a._nnz()
+
+
+def parts_written(a: torch.Tensor, x: torch.Tensor) -> Any:
+    first, second = a.values(), a.values()
+    first.add_(1)
+    return second * 2, a.to_dense() + x
+
+
+def parts_of_two(a: torch.Tensor, x: torch.Tensor) -> Any:
+    return a.values() + a.indices()[0], a.values() is a.values(), a.indices(), a @ x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [dropped, weighted, parts_written, parts_of_two])
+def test_parts_as_in_eager(fn: Callable[..., Any], backend: str) -> None:
+    x = torch.randn(4, 4)
+    make = lambda: (coo(), x.clone().requires_grad_())  # noqa: E731
+    assert_same_as_eager(fn, make=make, backend=backend, fullgraph=fn in (weighted, parts_of_two), rtol=1e-5)
+
+
+def test_elements_whose_number_varies() -> None:
+    """The number of elements is a size of their indices and values."""
+    def fn(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        row, column = a.indices()
+        return torch.zeros(4).index_add(0, row, a.values() * x[column])
+
+    fxjit.reset()
+    fxjit.counters.clear()
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    for count in (3, 5, 7, 9):
+        places = torch.stack([torch.arange(count) % 4, torch.arange(count) // 4])
+        a, x = torch.sparse_coo_tensor(places, torch.rand(count), (4, 4)).coalesce(), torch.randn(4)
+        assert torch.equal(compiled(a, x), fn(a, x))
+    assert fxjit.counters["stats"]["unique_graphs"] <= 2
+
+
+def test_parts_of_uncoalesced_ones_raise_as_in_eager() -> None:
+    def fn(a: torch.Tensor, x: torch.Tensor) -> Any:
+        return a.values() + 1
+
+    a = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (4, 4))
+    with pytest.raises(RuntimeError, match="uncoalesced"):
+        fxjit.compile(fn, backend="eager")(a, torch.ones(4))
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -1,7 +1,8 @@
 """Sparse tensors in the graph: operators that compute with them are nodes; what depends on how many elements they hold is none.
 
 The fake of a sparse tensor holds none of its elements: it tells shape, type and layout of a result, and nothing of its indices
-and values. Writes break the graph too, and so does an input whose sizes were seen to vary, as a sparse tensor's are no symbols.
+and values. What one that existed before is made of are inputs of their own, which nothing may write to. Writes break the graph
+too, and so does an input whose sizes were seen to vary, as a sparse tensor's are no symbols.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from fxjit import schemas
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.sequence import TupleValue
-from fxjit.frontend.values.tensor import FACTS, as_operand, sparse_of
+from fxjit.frontend.values.tensor import FACTS, GivenTensor, TensorValue, as_operand, sparse_of
 from fxjit.frontend.values.untraceable import UntraceableValue
-from fxjit.guards.kinds import ConstIs
+from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import ApplySource, Source
 from fxjit.tensor_wrappers import is_sparse
 
@@ -41,6 +43,11 @@ _PLAIN: Final = frozenset((
     "add", "sub", "addcmul", "addcdiv", "detach", "to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc",
     "to_sparse_bsr", "to_sparse_bsc",
 ))
+#: Methods that give what a sparse tensor is made of.
+_MADE_OF: Final = frozenset(("indices", "values", "_indices", "_values", "_nnz", "crow_indices", "col_indices"))
+#: As the old classes make them: indices are not compared with the size.
+_of_any_indices: Final = torch.ops.aten._sparse_coo_tensor_unsafe.default
+_PARTS: Final = "parts of sparse tensors"
 _UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {"neg": operator.neg, "pos": operator.pos, "abs": operator.abs}
 
 
@@ -108,6 +115,23 @@ class SparseValue(UntraceableValue):
         return t.emit(_UNARY[op], [self]) if op in _UNARY else self.refuse(t)
 
 
+def _legacy_constructor(cls: Any, dtype: torch.dtype) -> None:
+    """`torch.sparse.FloatTensor(indices, values, size)`, of older programs."""
+    @handles(cls)
+    def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        args = [arg.realize() for arg in args]
+        plain = [arg for arg in args[:2] if isinstance(arg, TensorValue) and arg.cls in (torch.Tensor, torch.nn.Parameter)]
+        if kwargs or len(args) != 3 or len(plain) != 2 or args[2].pytype() is not torch.Size:
+            t.break_("class-instantiation-unsupported", cls=cls.__name__)
+        if plain[0].fake.dtype is not torch.int64 or plain[1].fake.dtype is not dtype:  # others raise
+            t.break_("class-instantiation-unsupported", cls=cls.__name__)
+        return t.emit(_of_any_indices, args)
+
+
+for _name, _dtype in (("FloatTensor", torch.float32), ("DoubleTensor", torch.float64)):
+    _legacy_constructor(getattr(torch.sparse, _name), _dtype)  # not in the stubs
+
+
 @sparse_of.provide
 def _given_sparse(t: Tracer, real: torch.Tensor, source: Source) -> Value | None:
     if type(real) not in (torch.Tensor, torch.nn.Parameter) or not is_sparse(real) or real._is_view():
@@ -125,15 +149,40 @@ class GivenSparse(SparseValue):
         self._cls, self._computed = type(real), None
         self.real: Final = real
         self._tracer: Final = t
+        self._parts: Final[dict[str, Value]] = {}
 
     def as_input(self) -> tuple[torch.fx.Node, torch.Tensor]:
         if self._computed is None:
             assert self.source is not None, "it existed before"
             with _disable_current_modes():  # somebody may look at it who runs an operator on fakes
                 self._computed = self._tracer.graph_input(self.real, self.source)
-            facts = SparseFacts()
-            self._tracer.guard(ConstIs(ApplySource(self.source, facts, "sparse_facts"), facts(self.real)))
+            self._guard_facts()
         return self._computed
+
+    def _guard_facts(self) -> None:
+        assert self.source is not None, "it existed before"
+        facts = SparseFacts()
+        self._tracer.guard(ConstIs(ApplySource(self.source, facts, "sparse_facts"), facts(self.real)))
+
+    def part(self, t: Tracer, name: str) -> Value:
+        """`self.indices()` and its like: an input of the graph, with a size that may vary, and another tensor each time."""
+        if name in self._parts:
+            return t.emit("detach", [self._parts[name]])
+        with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+            if self.source is None or self.real.requires_grad or torch.is_inference_mode_enabled() or self.real.is_inference():
+                self.refuse(t)
+            try:
+                found = getattr(self.real, name)()
+            except RuntimeError:  # as of indices that were not coalesced
+                self.refuse(t)
+        self._guard_facts()
+        source = ApplySource(self.source, getattr(torch.Tensor, name), name)
+        if not isinstance(found, torch.Tensor):
+            return t.wrap(found, source)
+        t.guard(TypeIs(source, torch.Tensor))
+        part = self._parts[name] = GivenTensor(t, found, source)
+        t.new_source_state(_PARTS)[str(_memory(part.fake))] = True
+        return part
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "is_leaf":
@@ -184,6 +233,8 @@ class SparseMethodValue(Value):
             return told
         if name == "is_coalesced" and isinstance(owner, GivenSparse) and owner.fake.layout is torch.sparse_coo:
             return t.make(owner.real.is_coalesced())
+        if name in _MADE_OF and isinstance(owner, GivenSparse) and not args and not kwargs:
+            return owner.part(t, name)
         if name in tensor_methods.METHODS and name not in _PLAIN:
             owner.refuse(t)
         return t.emit(name, [owner, *args], kwargs)
@@ -195,6 +246,10 @@ class SparseMethodValue(Value):
 
 def check(t: Tracer, node: torch.fx.Node) -> None:
     """Breaks the graph at a call whose result, or effect, the fakes of its sparse arguments do not tell."""
+    parts = t.new_source_state(_PARTS)
+    if parts and any(str(_memory(each.meta.get("example_value"))) in parts for each in schemas.written(node)):
+        written = f"`{schemas.name_of(node.target)}` writes to them"
+        t.break_("tensor-layout", layout="of a sparse tensor's elements", why=written)
     sparse = [each for each in schemas.tensors_at(node) if is_sparse(each)]
     if not sparse:
         return
@@ -203,6 +258,12 @@ def check(t: Tracer, node: torch.fx.Node) -> None:
         why = "it would fix a size that varies"
     if why:
         t.break_("tensor-layout", layout=sparse[0].layout, why=f"`{schemas.name_of(node.target)}`: {why}")
+
+
+def _memory(fake: object) -> int | None:
+    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+        return None
+    return int(fake.untyped_storage()._cdata)
 
 
 def is_fixed(size: Any) -> bool:
