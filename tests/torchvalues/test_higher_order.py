@@ -45,6 +45,26 @@ FUNCTIONS = {
 }
 
 
+switch = getattr(torch._higher_order_ops, "switch", None)
+BRANCHES = [lambda x: x.sin(), lambda x: LINEAR(x) + BIAS, lambda x: x * 3]
+
+
+@pytest.mark.skipif(switch is None, reason="this torch has no switch")
+@pytest.mark.parametrize("index", [-2, 0, 1, 2, 7])
+def test_switch(assert_same_as_eager, index):
+    assert_same_as_eager(lambda x, i: switch(i, BRANCHES, (x,)), torch.rand(2, 3, requires_grad=True), torch.tensor(index))
+    assert_same_as_eager(lambda x: switch(index, BRANCHES, (x,)), torch.rand(2, 3, requires_grad=True))
+    assert_same_as_eager(lambda x, i: switch(i, BRANCHES[:1], (x,)), torch.rand(2, 3), torch.tensor(index))
+
+
+@pytest.mark.skipif(switch is None, reason="this torch has no switch")
+def test_native_switch():
+    compiled = fxjit.compile(lambda x, i: switch(i, BRANCHES, (x,)) + 1, fullgraph=True)
+    x = torch.randn(2, 3)
+    for index in (2, 0, 1):
+        torch.testing.assert_close(compiled(x, torch.tensor(index)), BRANCHES[index](x) + 1)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_values(assert_same_as_eager, name, sign):

@@ -1,4 +1,4 @@
-"""Operators of a higher order: `torch.cond`, `while_loop`, `scan`, `map`, flex attention.
+"""Operators of a higher order: `torch.cond`, `switch`, `while_loop`, `scan`, `map`, flex attention.
 
 Each function that such an operator is given is traced by itself, into a graph of its own that the main graph holds. What
 it reads of the program around it is passed to it. What it does to objects it did not make, or to tensors, breaks the graph:
@@ -20,7 +20,7 @@ from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Raised, Value
-from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.calls import handles, handles_named
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
@@ -171,14 +171,37 @@ def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not isinstance(predicate, TensorValue):
         branch = given["true_fn"] if protocol.truth(t, predicate) else given["false_fn"]
         return t.call(branch, operands, None)
-    bodies = [trace_body(t, "torch.cond", lambda: (), lambda _, fn=given[name]: t.call(fn, operands, None))  # type: ignore[misc]  # the default is no part of the type
-              for name in ("true_fn", "false_fn")]
+    return _one_of(t, "torch.cond", [given["true_fn"], given["false_fn"]], operands, lambda graphs, lifted: t.emit(
+        torch.ops.higher_order.cond, [predicate, *graphs, lifted]))
+
+
+@handles_named("torch._higher_order_ops.switch", "switch")
+def _switch(fn: Any, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of torch 2.14 and later. A number that is no tensor chooses the branch while tracing."""
+    given = dict(zip(("index", "branches", "operands"), args, strict=False)) | kwargs
+    index, branches = given["index"].realize(), protocol.unpack(t, given["branches"])
+    operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
+    last = len(branches) - 1
+    if last < 0 or not (index.is_constant() or (isinstance(index, TensorValue) and index.fake.numel() == 1)):
+        t.break_("call-higher-order", function="switch", why="its index is no number, or it has no branch")
+    if index.is_constant() or not last:
+        return t.call(branches[max(0, min(index.as_constant(), last)) if last else 0], operands, None)
+    place = protocol.call_method(t, index, "clamp", t.make(0), t.make(last))
+    return _one_of(t, "switch", branches, operands, lambda graphs, lifted: t.emit(
+        torch.ops.higher_order.switch, [place, tuple(graphs), lifted]))
+
+
+def _one_of(t: Tracer, name: str, branches: Sequence[Value], operands: Sequence[Value],
+            emit: Callable[[list[torch.fx.Node], tuple[torch.fx.Node, ...]], Value]) -> Value:
+    """What the operator gives that `emit` makes of the branches' graphs, of which one runs, and of what they read."""
+    bodies = [trace_body(t, name, lambda: (), lambda _, fn=branch: t.call(fn, operands, None))  # type: ignore[misc]  # the default is no part of the type
+              for branch in branches]
     for body in bodies:
-        _require_fresh(t, "torch.cond", body)
-    if not alike(t, bodies[0].layout, bodies[1].layout):
-        t.break_("call-higher-order", function="torch.cond", why="results are put together in different ways")
+        _require_fresh(t, name, body)
+    if not all(alike(t, bodies[0].layout, body.layout) for body in bodies):
+        t.break_("call-higher-order", function=name, why="results are put together in different ways")
     lifted = _lifted(*bodies)
-    result = t.emit(torch.ops.higher_order.cond, [predicate, *_graphs(t, lifted, *bodies), tuple(lifted)])
+    result = emit(_graphs(t, lifted, *bodies), tuple(lifted))
     return unflatten(t, protocol.unpack(t, result), bodies[0].layout)
 
 
