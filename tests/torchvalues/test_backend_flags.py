@@ -13,10 +13,15 @@ from fxjit.testing import CompileCounter
 
 cudnn = torch.backends.cudnn
 BACKENDS = ("eager", "aot_eager", "native")
+#: Of torch.backends, which is another module by now.
+_GLOBALS = torch.backends.flags_frozen.__globals__
+_MAY_BE_SET = "__allow_nonbracketed_mutation_flag"
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Flags can be set, also where the modules of torch's own tests have frozen them."""
+    monkeypatch.setitem(_GLOBALS, _MAY_BE_SET, True)
     before, options = (cudnn.benchmark, cudnn.deterministic), dict(vars(torch._tensor_str.PRINT_OPTS))
     try:
         yield
@@ -134,3 +139,17 @@ def test_what_is_set_from_outside_later() -> None:
     for value in (False, True, False):
         cudnn.benchmark = value
         assert compiled(torch.zeros(2))[1:] == (value, True) and cudnn.benchmark
+
+
+@pytest.mark.parametrize("frozen_first", [True, False])
+def test_flags_that_are_frozen_are_refused_as_in_eager(monkeypatch: pytest.MonkeyPatch, frozen_first: bool) -> None:
+    fxjit.reset()
+    compiled = fxjit.compile(set_first, backend="eager")
+    if not frozen_first:
+        compiled(torch.ones(3))
+    monkeypatch.setitem(_GLOBALS, _MAY_BE_SET, False)
+    for fn in (set_first, compiled):
+        with pytest.raises(RuntimeError, match="not allowed to set torch.backends.cudnn flags"):
+            fn(torch.ones(3))
+    monkeypatch.setitem(_GLOBALS, _MAY_BE_SET, True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
