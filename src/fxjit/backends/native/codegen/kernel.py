@@ -163,8 +163,8 @@ class Renderer:
             ctype = MEMORY_TYPES[self.types[name]]
             head.append(f"{const}{ctype} *__restrict__ {pointer} = ({const}{ctype} *)P[{position}];")
         head += [f"const int64_t {name} = S[{k}];" for k, name in enumerate(self.symbols.values())]
-        if self.printer.checks:
-            head += ["int bad = 0;", *self.empty_tables()]
+        tables = ["int bad = 0;", *self.empty_tables()] if self.printer.checks else []
+        head += [*self.printer.divided_sizes(), *tables]
         text = "\n".join(head + self.printer.opaque_constants() + inside)
         tail = "return bad;" if self.printer.checks else "return 0;"
         return Kernel(canonical(indent(text + "\n" + tail)), list(self.pointers), self.parameters)

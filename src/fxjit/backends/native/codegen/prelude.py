@@ -153,8 +153,9 @@ template <class T> static FX T fx_shr(T a, T b) {
   if ((T)-1 > 0 && b > m) return 0;
   return (T)(a >> (b < 0 || b > m ? m : b));
 }
-static FX int64_t fx_idiv(int64_t a, int64_t b) { return fx_floordiv(a, b); }
-static FX int64_t fx_imod(int64_t a, int64_t b) { return fx_mod(a, b); }
+/* Of sizes, which are calculated before it is known that there are any elements. */
+static FX int64_t fx_idiv(int64_t a, int64_t b) { return b == 0 ? 0 : fx_floordiv(a, b); }
+static FX int64_t fx_imod(int64_t a, int64_t b) { return b == 0 ? 0 : fx_mod(a, b); }
 static FX int64_t fx_imax(int64_t a, int64_t b) { return a > b ? a : b; }
 static FX int64_t fx_imin(int64_t a, int64_t b) { return a < b ? a : b; }
 /* How many of the columns are taken at once, in whole vectors, so that each of the threads has some. */

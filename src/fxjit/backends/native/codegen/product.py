@@ -62,8 +62,8 @@ class ProductRenderer(Renderer):
             *inside,
         ]
         shared = f"#pragma omp parallel for schedule(static) num_threads(fx_imin({tiled.threads}, {self.team}))"
-        text = [*head, *self.printer.opaque_constants(), *([shared] if tiled.threads > 1 else []),
-                f"for (int64_t from = 0; from < {rows}; from += {block}) {{", indent(lines(body)), "}", "return 0;"]
+        head += [*self.printer.divided_sizes(), *self.printer.opaque_constants(), *([shared] if tiled.threads > 1 else [])]
+        text = [*head, f"for (int64_t from = 0; from < {rows}; from += {block}) {{", indent(lines(body)), "}", "return 0;"]
         return Kernel(canonical(indent(lines(text))), list(self.pointers), self.parameters)
 
     def multiplication(self) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
+from ..generic_sizes import known
 from ..index import Size, Sizes, prod, segments, sizes_of
 from ..ir import Expr, TensorExpr, compute_type, expand, load_all, reshape, reshape_strides
 from ..ops import cast, const, op
@@ -120,10 +121,10 @@ def lower_group_norm(
 
 
 def is_last(value: torch.Tensor) -> bool:
-    """Whether a pixel's channels lie side by side, and there are several of either."""
-    sizes, strides = value.shape, value.stride()
-    known = all(type(each) is int for each in (*sizes, *strides))
-    return known and value.dim() > 2 and strides[1] == 1 and min(sizes[1], prod(sizes[2:])) > 1  # type: ignore[type-var]
+    """Whether a pixel's channels lie side by side, and there are several of either: of sizes that vary, as they were seen."""
+    sizes, step = [known(each) for each in value.shape], value.stride()[1:2]
+    beside = value.dim() > 2 and type(step[0]) is int and step[0] == 1
+    return beside and all(isinstance(each, int) for each in sizes) and min(sizes[1], prod(sizes[2:])) > 1
 
 
 def group_norm_of_channels(
