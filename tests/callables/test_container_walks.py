@@ -197,3 +197,15 @@ def test_trees_of_dm_tree_are_walked_in_one_graph() -> None:
     batch = {"image": torch.randn(3, 4), "state": [torch.randn(3, 2), (torch.randn(3),)], "pair": pair}
     assert_same_as_eager(normalised, batch)
     assert graphs_and_breaks(normalised, batch) == (1, 0)
+
+
+def test_what_torch_makes_of_optree() -> None:
+    """`torch.utils._cxx_pytree`, which parts of torch take where optree is installed."""
+    from torch.utils import _cxx_pytree
+
+    def fn(x: torch.Tensor) -> Any:
+        leaves, spec = _cxx_pytree.tree_flatten({"a": [x, x * 2], "b": (x + 1,)})
+        twice = _cxx_pytree.tree_map(lambda each: each * 2, [x, {"c": x.sin()}])
+        return _cxx_pytree.tree_unflatten([each + 1 for each in leaves], spec), twice, len(_cxx_pytree.tree_leaves(twice))
+
+    assert_same_as_eager(fn, torch.ones(3))

@@ -75,6 +75,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.cuda.random": ("SKIP", "call-rng-state"),
     "torch.backends": ("CONSTANT", ""),
     "torch.utils._pytree": ("TRACE", ""),
+    "torch.utils._cxx_pytree": ("TRACE", ""),
     "torch.utils._contextlib": ("TRACE", ""),
     "torch.utils._foreach_utils": ("TRACE", ""),
     "torch.utils._python_dispatch": ("TRACE", ""),
