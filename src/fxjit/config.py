@@ -199,6 +199,12 @@ compile_budget: float = _row(
     60.0, "Seconds of processor time that compiling one graph may take before it is left to ATen, operator by operator, with "
     "one line in the log; 0: no limit.", in_cache_key=True,
 )
+freezing: bool = _row(
+    False, "Where no gradients are recorded, calculate what depends on parameters and buffers of modules alone once, and lay "
+    "weights out as products read them fastest, which takes their memory a second time. It is done again when one of them "
+    "was written to or replaced. A write that counts no version (through `parameter.data`, by NumPy) is not noticed: call "
+    "`fxjit.reset()` behind it.", in_cache_key=True,
+)
 bucket_collectives_mb: float = _row(
     0.0, "Megabytes of tensors up to which a graph's all_reduce, all_gather_into_tensor and reduce_scatter_tensor that do not "
     "need each other's results are one call; 0: each is a call. All ranks have to compile the same graphs.", in_cache_key=True,

@@ -34,6 +34,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 #: The same for torch._inductor.config.
 _INDUCTOR_SETTINGS: Final[Mapping[str, str]] = {
     "fallback_random": "fallback_random",
+    "freezing": "freezing",
     "max_autotune": "triton.max_autotune",
     "trace.enabled": "debug",
     "triton.cudagraphs": "triton.cudagraphs",
@@ -46,6 +47,7 @@ _NOTHING_ASKED: Final = frozenset({"", "0", "false", "False"})
 _VARIABLES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("TORCH_COMPILE_DISABLE", "disable", _ON),
     ("TORCH_COMPILE_DEBUG", "debug", _ON),
+    ("TORCHINDUCTOR_FREEZING", "freezing", _ON),
     ("TORCHDYNAMO_DISABLE", "disable", _ON),
     ("TORCHDYNAMO_SUPPRESS_ERRORS", "suppress_errors", _ON),
     ("TORCHDYNAMO_VERBOSE", "verbose", _ON),

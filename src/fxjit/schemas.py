@@ -34,6 +34,8 @@ Arguments = dict[str, Any]
 _CALLS = ("call_function", "call_method")
 #: The key in `node.meta` of an `Observed`.
 OBSERVED = "fxjit_observed"
+#: The key in `node.meta` of a placeholder that is a parameter or a buffer of a module (passes/constants.py).
+MODULE_STATE = "fxjit_module_state"
 
 #: Namespaces of operators that do nothing but compute on tensors.
 _OF_TENSORS = frozenset({"aten", "prims", "quantized"})

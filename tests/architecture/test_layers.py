@@ -97,6 +97,7 @@ LAYERS: dict[str, set[str]] = {
     "backends.native.choose.profitability": NATIVE_STAGES | RECURRENT | {
         "backends.native.compiled", "backends.native.executor.convolutions", "backends.native.choose.probe",
         "backends.aot.runtime.call_plan"},
+    "backends.native.choose.packed_weights": NATIVE_STAGES | {"backends.native.passes", "backends.native.decompositions"},
     "backends.native.choose.volumes": NATIVE_STAGES | {"backends.native.passes"},
     "backends.native.choose.channels_last": NATIVE_STAGES | {"backends.native.passes", "backends.native.choose.volumes"},
     "backends.native.choose.channels_last_on_gpu": NATIVE_STAGES | {

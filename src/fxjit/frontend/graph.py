@@ -18,7 +18,8 @@ import torch
 import torch.fx
 
 from fxjit.frontend.result import GraphInput
-from fxjit.schemas import drops_nothing
+from fxjit.guards.source import is_of_module
+from fxjit.schemas import MODULE_STATE, drops_nothing
 
 if TYPE_CHECKING:
     from fxjit.frontend.values.base import Value
@@ -93,6 +94,8 @@ class GraphBuilder:
             node = graph.create_node("placeholder", name, (), {}, name)
         node.target = node.name  # two sources may read alike: `self.W` and `self.w`, two parameters as keys
         node.meta["example_value"] = fake
+        if is_of_module(source):
+            node.meta[MODULE_STATE] = True
         self._last_placeholder = node
         self._by_node[node] = GraphInput(source, example)
         return node

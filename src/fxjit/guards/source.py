@@ -438,6 +438,13 @@ class ItemSource(_Step):
         return bool(self._base == other._base)
 
 
+def is_of_module(source: Source) -> bool:
+    """Whether it leads to a parameter or a buffer of a module."""
+    holder = source.base
+    return (isinstance(source, ItemSource) and isinstance(holder, ItemSource) and holder.key in ("_parameters", "_buffers")
+            and isinstance(holder.base, InstanceDictSource))
+
+
 def stored_keys(container: Any) -> Iterable[Any]:
     """The keys of a dict, the elements of a set, in the order that iteration has, without the class's own `__iter__`: guards
     run no code of the user's. An OrderedDict keeps an order of its own."""

@@ -11,7 +11,7 @@ import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.utils import _pytree as pytree
 
-from fxjit.schemas import name_of, overloads_of, storages_of, written_storages
+from fxjit.schemas import MODULE_STATE, name_of, overloads_of, storages_of, written_storages
 
 from ..graph.edit import call_like, outputs_of, set_outputs, where_or_zero
 from ..graph.facts import crosses_wrappers, tangents_of
@@ -24,6 +24,26 @@ _POINTWISE = frozenset((
     "fill_", "zero_", "copy_", "masked_fill_", "copysign_", "dropout_", "uniform_", "normal_", "bernoulli_", "exponential_",
 ))  # fmt: skip
 _UNALIASED = (OutputType.non_alias, OutputType.unsafe_view_alias)
+
+
+# Inputs
+
+
+def mark_module_state(graph: torch.fx.Graph, captured: torch.fx.Graph) -> None:
+    """Notes which inputs are parameters or buffers of modules, where AOTAutograd left the captured graph's inputs as they were:
+    it may join those that share memory, and take tensor subclasses apart."""
+    places, given = graph.find_nodes(op="placeholder"), captured.find_nodes(op="placeholder")
+    alike = [_looks(node.meta.get("val")) == _looks(before.meta.get("example_value"))
+             for node, before in zip(places, given, strict=False)]
+    if len(places) != len(given) or not all(alike):
+        return
+    for node, before in zip(places, given, strict=True):
+        if MODULE_STATE in before.meta or isinstance(before.meta.get("example_value"), torch.nn.Parameter):
+            node.meta[MODULE_STATE] = True
+
+
+def _looks(value: Any) -> Any:
+    return (value.dtype, value.dim(), str(value.device)) if isinstance(value, torch.Tensor) else type(value)
 
 
 # Output strides

@@ -21,7 +21,7 @@ from ..graph.edit import outputs_of
 from ..graph.facts import without_checks
 from . import recurrent, rules, torch_patches
 from .artifacts import CompiledArtifacts, mutated_by_wrapper
-from .aten_passes import drop_gradients_of_mutated_leaves, mask_undefined_tangents, restride_outputs
+from .aten_passes import drop_gradients_of_mutated_leaves, mark_module_state, mask_undefined_tangents, restride_outputs
 from .backend import BackendConfig, Boxed
 from .captured_passes import with_symbols
 from .equal_blocks import Lengthening, NotEqual
@@ -120,6 +120,7 @@ def _compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], name: str
         inputs = [*inputs, *(node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")[len(inputs):])]
     else:
         restride_outputs(graph, captured, artifacts.note_meta())
+        mark_module_state(graph.graph, captured.graph)
     artifacts.note(name, graph)
     inputs, with_opaque = without_opaque(graph, inputs)
     with timed(f"aot.{name}"):

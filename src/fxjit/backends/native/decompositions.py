@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
-from fxjit import config
+from fxjit import _C, config
 from fxjit.backends.aot.torch_patches import replaced_kernels
 from fxjit.fake_strides import has_noncanonical_stride
 
@@ -184,8 +184,40 @@ def group_norm_of_last_backward() -> Callable[..., Any]:
     return own_operator(schema, derivative, fake)
 
 
+@functools.cache
+def pack_pairs() -> Callable[[torch.Tensor], torch.Tensor]:
+    """`fxjit::pack_pairs(weight)`: weights of bfloat16, a row for each result, as our own kernel of pairs reads them: a vector
+    (executor/_pairs_product.c)."""
+
+    def fake(weight: torch.Tensor) -> torch.Tensor:
+        return weight.new_empty(_C.packed_pairs(*weight.shape))
+
+    def packed(weight: torch.Tensor) -> torch.Tensor:
+        made = fake(weight)
+        _C.pack_pairs(weight, made)
+        return made
+
+    return own_operator("pack_pairs(Tensor weight) -> Tensor", packed, fake)
+
+
+@functools.cache
+def linear_of_pairs() -> Callable[..., torch.Tensor]:
+    """`fxjit::linear_of_pairs(x, packed, bias, results)`: `linear` by weights that `pack_pairs` packed, of so many results."""
+
+    def fake(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, results: int) -> torch.Tensor:
+        return x.new_empty((*x.shape[:-1], results))
+
+    def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, results: int) -> torch.Tensor:
+        made = fake(x, packed, bias, results)
+        _C.multiply_pairs(x.reshape(-1, x.shape[-1]).contiguous(), packed, bias, made.view(-1, results), True)
+        return made
+
+    return own_operator("linear_of_pairs(Tensor x, Tensor packed, Tensor? bias, int results) -> Tensor", linear, fake)
+
+
 def define_own_operators() -> None:
-    for define in (mask_like, log_softmax_parts, log_softmax_backward, group_norm_of_last, group_norm_of_last_backward):
+    for define in (mask_like, log_softmax_parts, log_softmax_backward, group_norm_of_last, group_norm_of_last_backward,
+                   pack_pairs, linear_of_pairs):
         define()
 
 

@@ -22,6 +22,7 @@ from .choose.aten import leave_to_aten
 from .choose.channels_last import use_channels_last
 from .choose.channels_last_on_gpu import use_channels_last_on_gpu
 from .choose.machine import used
+from .choose.packed_weights import pack_weights
 from .choose.probe import measure_later, present
 from .choose.products import is_faster_fused
 from .choose.profitability import overhead
@@ -34,12 +35,14 @@ from .executor.encode import encode
 from .executor.memory import plan_memory
 from .executor.plan import plan
 from .executor.python_text import python_text
+from .folded import FoldedGraph
 from .hints import hints_of
 from .index import UnprintableSize
 from .lower import lower_graph
 from .lower.liveness import escaping, live_statements
 from .lower.table import Lowering
 from .passes.cleanup import PASSES
+from .passes.constants import take_out_constants
 from .passes.convolution import convolve_rows, write_out_ways
 from .printer import schedule_text
 from .runtime import cc
@@ -49,6 +52,8 @@ from .schedule.fuse import fuse
 from .schedule.product_fusion import with_products
 from .schedule.product_tiles import tiled_products, with_tiles
 
+#: The name of a graph of what depends on module state alone.
+CONSTANTS = "constants"
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
 # Tests set this to spec.check, which looks at the program after each stage.
 verifier: Callable[..., None] | None = None
@@ -56,7 +61,7 @@ verifier: Callable[..., None] | None = None
 
 def compile_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph", *, lone_kernels: bool = False
-) -> CompiledGraph:
+) -> CompiledGraph | FoldedGraph:
     """Starts the C++ compiler and returns; the first call waits for it.
 
     `lone_kernels` makes kernels even of operators that share theirs with no other, which tests of the kernels want.
@@ -65,12 +70,12 @@ def compile_graph(
         return node_by_node(gm, name, "no-executor")
     with used(present()):
         made = through_stages(gm, name, lone_kernels)
-    if made.compilation is not None:  # what is measured is the processor
+    if not isinstance(made, CompiledGraph) or made.compilation is not None:  # what is measured is the processor
         measure_later()
     return made
 
 
-def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
+def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph | FoldedGraph:
     """The passes and stages by name, in order."""
     with timed("native.passes", name):
         layouts = [
@@ -78,8 +83,25 @@ def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> C
         ]  # fmt: skip
         for run in (*(layouts if name == "inference" else []), *PASSES):
             run(gm.graph)
+        parts = None
+        if name == "inference" and freezes():
+            pack_weights(gm.graph, hints_of(gm))
+            parts = take_out_constants(gm)
+    if parts is None:
+        return through_lowering(gm, name, lone_kernels)
+    constants = through_lowering(parts.constants, CONSTANTS, lone_kernels)
+    return FoldedGraph(through_lowering(parts.rest, name, lone_kernels), constants, parts.inputs)
+
+
+def freezes() -> bool:
+    """Whether what depends on module state alone is calculated once. What a CUDA graph recorded is replayed as it was."""
+    return config.freezing and not config.triton.cudagraphs
+
+
+def through_lowering(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
+    """The stages behind the passes."""
     with timed("native.lower", name):
-        low, hints = lower_graph(gm), hints_of(gm)
+        low, hints = lower_graph(gm, by_aten=name == CONSTANTS), hints_of(gm)
         statements, returned = live_statements(low, gm), escaping(low, gm)
         verify("lower", low, statements)
     with timed("native.schedule", name):

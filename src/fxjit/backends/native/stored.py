@@ -25,12 +25,13 @@ from .decompositions import define_own_operators
 from .executor.aten_calls import FunctionName
 from .executor.inner_graphs import InnerGraph, Place, described
 from .executor.program import EncodedProgram
+from .folded import FoldedGraph, FoldedProgram
 from .runtime import cc
 
 log = logs.artifact("cache")
 #: Logs that show stages which a graph from the disk does not go through.
 STAGES = ("aot_graphs", "fusion", "output_code")
-serialisation.register(EncodedProgram, FunctionName, InnerGraph, Place)
+serialisation.register(EncodedProgram, FoldedProgram, FunctionName, InnerGraph, Place)
 
 
 def store_entry(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph | None:
@@ -54,25 +55,46 @@ class NativePrograms:
     """A program as plain values: functions are kept by name (executor/aten_calls.py), its library by key."""
 
     def pack(self, graph: Callable[..., Any]) -> tuple[Any, str | None]:
-        if not isinstance(graph, CompiledGraph) or graph.encoded is None:
+        if isinstance(graph, FoldedGraph):
+            programs = FoldedProgram(_described(graph.graph), _described(graph.constants), graph.inputs)
+            return serialisation.pack(programs), graph.graph.library_key
+        if not isinstance(graph, CompiledGraph):
             raise NotSerialisable("a graph that is no program")
-        if graph.encoded.cells:
-            raise NotSerialisable("kernels for a GPU")
-        objects = tuple(map(described, graph.encoded.objects))
-        return serialisation.pack(dataclasses.replace(graph.encoded, objects=objects)), graph.library_key
+        return serialisation.pack(_described(graph)), graph.library_key
 
-    def build(self, name: str, packed: Any, library: str | None) -> CompiledGraph:
-        program: EncodedProgram = serialisation.unpack(packed)
-        if any(isinstance(each, FunctionName) and each.name.startswith("fxjit.") for each in program.objects):
-            define_own_operators()
-        return CompiledGraph(None, None if library is None else cc.kept(library), program, name).finish()
+    def build(self, name: str, packed: Any, library: str | None) -> CompiledGraph | FoldedGraph:
+        program: EncodedProgram | FoldedProgram = serialisation.unpack(packed)
+        if isinstance(program, FoldedProgram):
+            constants = _built("constants", program.constants, None)
+            return FoldedGraph(_built(name, program.graph, library), constants, program.inputs)
+        return _built(name, program, library)
 
     def operators(self, graphs: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
         """Of other packages; the captured graph need not have named them."""
-        called = {each for graph in graphs.values() if isinstance(graph, CompiledGraph) and graph.encoded is not None
-                  for each in graph.encoded.objects if isinstance(each, FunctionName) and each.kind == "operator"}
+        called = {each for graph in graphs.values() for program in _programs_of(graph) for each in program.objects
+                  if isinstance(each, FunctionName) and each.kind == "operator"}
         return {each.name: operator_text(each.find()) for each in called
                 if each.name.partition(".")[0] not in (*TORCHS, "fxjit")}
 
     def definition(self, operator: str) -> str:
         return operator_text(FunctionName("operator", operator).find())
+
+
+def _programs_of(graph: Callable[..., Any]) -> list[EncodedProgram]:
+    if isinstance(graph, FoldedGraph):
+        return [*_programs_of(graph.graph), *_programs_of(graph.constants)]
+    return [graph.encoded] if isinstance(graph, CompiledGraph) and graph.encoded is not None else []
+
+
+def _described(graph: CompiledGraph) -> EncodedProgram:
+    if graph.encoded is None:
+        raise NotSerialisable("a graph that is no program")
+    if graph.encoded.cells:
+        raise NotSerialisable("kernels for a GPU")
+    return dataclasses.replace(graph.encoded, objects=tuple(map(described, graph.encoded.objects)))
+
+
+def _built(name: str, program: EncodedProgram, library: str | None) -> CompiledGraph:
+    if any(isinstance(each, FunctionName) and each.name.startswith("fxjit.") for each in program.objects):
+        define_own_operators()
+    return CompiledGraph(None, None if library is None else cc.kept(library), program, name).finish()

@@ -27,7 +27,7 @@ from fxjit import process_state, torch_private
 from fxjit.applied import applied_class
 from fxjit.copied_context import in_copied_context
 from fxjit.homes import module_of, package_of
-from fxjit.schemas import OBSERVED, inner_graphs
+from fxjit.schemas import MODULE_STATE, OBSERVED, inner_graphs
 
 from .operators import TORCHS, Unknown, function_text, is_torchs, operator_text
 
@@ -42,7 +42,7 @@ _NAMESPACES: tuple[Any, ...] = (
 )  # fmt: skip
 _BUILTINS = (getattr, setattr, abs, round, pow, divmod, max, min, sum, len, int, float, bool)
 #: What the front end notes about a node that changes nothing in what AOTAutograd makes of it.
-_NOTES = frozenset({"example_value", "stack_trace", "only_if_used"})
+_NOTES = frozenset({"example_value", "stack_trace", "only_if_used", MODULE_STATE})
 #: Registrations for these keys say how tensors look or run elsewhere, or under a transform, where no graph is kept; they do
 #: not say what an operator is. torch registers some itself (torch 2.15: `to_dense` under transforms; any: losses under vmap).
 _ELSEWHERE = ("/Meta", "/CUDA", "/MPS", "/XPU", "/HPU", "/MTIA", "/PrivateUse1", "/PythonTLSSnapshot",
@@ -170,7 +170,7 @@ def _inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator
         yield repr((
             type(example).__name__, example.dtype, tuple(example.shape), example.stride(), example.storage_offset(),
             storage.nbytes(), memory, example.requires_grad, example.is_leaf, example._is_view(), example.is_inference(),
-            torch._C._dispatch_keys(example).raw_repr(), tuple(map(str, _numbers(fake))),
+            torch._C._dispatch_keys(example).raw_repr(), tuple(map(str, _numbers(fake))), MODULE_STATE in node.meta,
         ))  # fmt: skip
 
 

@@ -45,9 +45,14 @@ typedef struct {
     int64_t m, n, k, a_line, b_line, line;
     int by_rows;
     const uint16_t *a, *b, *bias;
+    const uint32_t *packed; /* columns that fxjit_pairs_pack packed, in the place of b; or NULL */
     uint16_t *out;
 } pairs_product_t;
 
 int fxjit_pairs_product(const pairs_product_t *product);
+
+/* How many pairs `columns` columns of `terms` numbers are when all of them are packed; and packs those of a product. */
+int64_t fxjit_packed_pairs(int64_t columns, int64_t terms);
+void fxjit_pairs_pack(const pairs_product_t *product, uint32_t *to);
 
 #endif

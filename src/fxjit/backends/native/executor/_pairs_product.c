@@ -66,6 +66,22 @@ columns_of_block(const pairs_product_t *p)
     return least(whole(p->n, FXJIT_PAIR_COLUMNS), fit < FXJIT_PAIR_COLUMNS ? FXJIT_PAIR_COLUMNS : fit);
 }
 
+/* The columns' terms from one on, so many of them, in panels: where they are packed for good, or packed now. */
+static const uint32_t *
+packed_columns(const pairs_product_t *p, int64_t column, int64_t columns, int64_t term, int64_t terms, uint32_t *room)
+{
+    if (p->packed != NULL) {
+        return p->packed + term / 2 * whole(p->n, FXJIT_PAIR_COLUMNS) + column * ((terms + 1) / 2);
+    }
+    if (p->by_rows) {
+        fxjit_pairs_join(p->b + term * p->b_line + column, p->b_line, terms, columns, room);
+    }
+    else {
+        fxjit_pairs_turn(p->b + column * p->b_line + term, p->b_line, columns, terms, room);
+    }
+    return room;
+}
+
 /* Rows from `from` to `to` by columns from `first` to `last`. */
 static int
 multiply_range(const pairs_product_t *p, int64_t from, int64_t to, int64_t first, int64_t last)
@@ -85,18 +101,13 @@ multiply_range(const pairs_product_t *p, int64_t from, int64_t to, int64_t first
         const int64_t columns = least(block, last - column);
         for (int64_t term = 0; term < p->k; term += DEPTH) {
             const int64_t terms = least(DEPTH, p->k - term), steps = (terms + 1) / 2;
-            if (p->by_rows) {
-                fxjit_pairs_join(p->b + term * p->b_line + column, p->b_line, terms, columns, packed);
-            }
-            else {
-                fxjit_pairs_turn(p->b + column * p->b_line + term, p->b_line, columns, terms, packed);
-            }
+            const uint32_t *panels = packed_columns(p, column, columns, term, terms, packed);
             for (int64_t group = 0, row = from; group < groups; group++) {
                 const int64_t height = (to - row + groups - group - 1) / (groups - group);
                 int64_t line;
                 const uint32_t *a = lines_of(p->a + row * p->a_line + term, p->a_line, height, terms, copy, &line);
                 float *here = kept == ROWS_AT_ONCE ? sums : sums + (row - from) * block;
-                fxjit_pairs_multiply(a, line, 0, packed, steps, height, columns, steps, here, block, term != 0);
+                fxjit_pairs_multiply(a, line, 0, panels, steps, height, columns, steps, here, block, term != 0);
                 if (term + terms == p->k) {
                     fxjit_pairs_finish(here, block, p->bias == NULL ? NULL : p->bias + column, height, columns,
                                        p->out + row * p->line + column, p->line);
@@ -114,7 +125,7 @@ multiply_range(const pairs_product_t *p, int64_t from, int64_t to, int64_t first
 static int
 has_few_rows(const pairs_product_t *p)
 {
-    return !p->by_rows && p->m <= FEW && p->n >= TIMES * p->m && whole(p->m, FXJIT_PAIR_COLUMNS) * p->k * 2 <= FEW_BYTES;
+    return p->packed == NULL && !p->by_rows && p->m <= FEW && p->n >= TIMES * p->m && whole(p->m, FXJIT_PAIR_COLUMNS) * p->k * 2 <= FEW_BYTES;
 }
 
 /* All rows, which are packed by blocks of terms. */
@@ -247,7 +258,34 @@ fxjit_pairs_product(const pairs_product_t *p)
     return task.failed ? -1 : 0;
 }
 
+int64_t
+fxjit_packed_pairs(int64_t columns, int64_t terms)
+{
+    return whole(columns, FXJIT_PAIR_COLUMNS) * whole(terms, 2) / 2;
+}
+
+void
+fxjit_pairs_pack(const pairs_product_t *p, uint32_t *to)
+{
+    for (int64_t term = 0; term < p->k; term += DEPTH) {
+        const int64_t terms = least(DEPTH, p->k - term);
+        packed_columns(p, 0, p->n, term, terms, to + term / 2 * whole(p->n, FXJIT_PAIR_COLUMNS));
+    }
+}
+
 #else
+
+int64_t
+fxjit_packed_pairs(int64_t columns, int64_t terms)
+{
+    Py_FatalError("there are no kernels of pairs for this processor");
+}
+
+void
+fxjit_pairs_pack(const pairs_product_t *p, uint32_t *to)
+{
+    Py_FatalError("there are no kernels of pairs for this processor");
+}
 
 int
 fxjit_pairs_product(const pairs_product_t *p)

@@ -31,6 +31,8 @@ PyObject *fxjit_product_class(PyObject *module, PyObject *args);
 PyObject *fxjit_time_product(PyObject *module, PyObject *args);
 PyObject *fxjit_set_product_library(PyObject *module, PyObject *args);
 PyObject *fxjit_multiply_pairs(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *fxjit_packed_size(PyObject *module, PyObject *args);
+PyObject *fxjit_pack_pairs(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* The address of what multiplies float32 as Fortran's sgemm, for kernels that do it on a thread of their own. */
 PyObject *fxjit_blas_address(PyObject *module, PyObject *ignored);
 

@@ -399,7 +399,7 @@ fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o)
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
 
 /* The types of products, of their results as well; EIGHTHS: of halves by integers of eight bits; PAIRS: more rows of halves. */
-enum { FLOATS, DOUBLES, HALVES, EIGHTHS, PAIRS };
+enum { FLOATS, DOUBLES, HALVES, EIGHTHS, PAIRS, PACKED_PAIRS };
 
 /* By our kernel for few rows of bfloat16, with the numbers of fxjit_step_gemm. */
 static int
@@ -426,21 +426,21 @@ multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int narr
     return done;
 }
 
-/* More rows of bfloat16, by pairs, with the same numbers. */
+/* More rows of bfloat16, by pairs, with the same numbers, but none of b where that is packed. */
 static int
-multiply_pairs(const int64_t *s, void *out, void *a, void *b, void *bias, int unlocked)
+multiply_pairs(const int64_t *s, void *out, void *a, void *b, void *bias, int packed, int unlocked)
 {
     const int by_rows = s[6] != 1;
     const pairs_product_t product = {
         .m = s[0], .n = s[1], .k = s[2], .a = (uint16_t *)a + s[5], .b = (uint16_t *)b + s[8], .out = (uint16_t *)out + s[11],
         .bias = bias == NULL ? NULL : (uint16_t *)bias + s[13], .a_line = s[3], .b_line = by_rows ? s[6] : s[7], .line = s[9],
-        .by_rows = by_rows,
+        .by_rows = by_rows, .packed = packed ? b : NULL,
     };
     if (!fxjit_pairs_run()) {
         PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX512-BF16");
         return -1;
     }
-    if (product.m <= FXJIT_SHORT_ROWS) {
+    if (product.m <= FXJIT_SHORT_ROWS && !packed) {
         int64_t lines = by_rows ? product.k : product.n, length = by_rows ? product.n : product.k;
         fxjit_note_weight_read(product.b, ((lines - 1) * product.b_line + length) * (int64_t)sizeof(uint16_t));
     }
@@ -475,8 +475,8 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     if (o->type == HALVES || o->type == EIGHTHS) {
         return multiply_few(s, out, a, b, bias, o->type == EIGHTHS, (int)o->unlocked);
     }
-    if (o->type == PAIRS) {
-        return multiply_pairs(s, out, a, b, bias, (int)o->unlocked);
+    if (o->type == PAIRS || o->type == PACKED_PAIRS) {
+        return multiply_pairs(s, out, a, b, bias, o->type == PACKED_PAIRS, (int)o->unlocked);
     }
     char *to = (char *)out + s[11] * item;
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;

@@ -24,7 +24,15 @@ from ..codegen.launch import Launch
 from ..hints import Hints
 from ..index import Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of
 from ..ir import Buffer, Extern
-from ..lower.blas import Product, blas_is_atens, origin, product_by_pairs, product_of, product_of_few_rows
+from ..lower.blas import (
+    Product,
+    blas_is_atens,
+    origin,
+    product_by_packed_pairs,
+    product_by_pairs,
+    product_of,
+    product_of_few_rows,
+)
 from ..lower.grouped import GroupedProduct, grouped_product_of
 from ..lower.table import Lowering, is_view, meta_of, op_name
 from ..runtime.own_convolutions import is_preferred
@@ -55,9 +63,11 @@ from .repeats import OUT_OF_RANGE, repeated
 #: Work of a kernel, multiplications of a product, from which other Python threads may run meanwhile.
 LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
 #: The types of GEMM, by its number for them.
-#: Products that the executor multiplies by itself, by the number of their type, and of those of more rows of bfloat16.
+#: Products that the executor multiplies by itself, by the number of their type, and of those of more rows of bfloat16, also
+#: by packed weights.
 PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
 BY_PAIRS = len(PRODUCT_TYPES)
+BY_PACKED_PAIRS = BY_PAIRS + 1
 #: The devices whose memory programs allocate and look at by torch's shim.
 DEVICES = ("cpu", "cuda")
 
@@ -262,8 +272,12 @@ class _Planner:
             self.multiply(node, product, PRODUCT_TYPES.index(meta_of(self.low.weights.get(node, node)).dtype))
             return
         product = product_by_pairs(node, self.low)
-        if product is not None and pairs_are_faster(*(self.hints(size) for size in (product.m, product.n, product.k))):
+        if product is not None and pairs_are_faster(*map(self.hints, (product.m, product.n, product.k))):
             self.multiply(node, product, BY_PAIRS)
+            return
+        product = product_by_packed_pairs(node, self.low)
+        if product is not None:
+            self.multiply(node, product, BY_PACKED_PAIRS)
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return

@@ -28,9 +28,10 @@ FAMILIES = (pointwise, reduce, views, create, indexing, loss, norm, pool, matmul
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
-def lower_graph(gm: torch.fx.GraphModule) -> Lowering:
-    """Lowers every node; the result holds the statements, the buffers, and which buffer each node that needs one has."""
-    low = Lowering(gm.graph)
+def lower_graph(gm: torch.fx.GraphModule, by_aten: bool = False) -> Lowering:
+    """Lowers every node; the result holds the statements, the buffers, and which buffer each node that needs one has.
+    `by_aten`: ATen is called for every operator."""
+    low = Lowering(gm.graph, by_aten)
     for node in gm.graph.nodes:
         low.node = node
         if node.op == "placeholder":
@@ -112,7 +113,7 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
     if node.target is getitem and node in low.storage:
         return  # made by the extern call it belongs to
     stored = is_check(node)  # whose value nobody reads: it is calculated all the same
-    if name in LOWERINGS and kernels_can(node, meta) and (isinstance(meta, torch.Tensor) or not stored):
+    if name in LOWERINGS and not low.by_aten and kernels_can(node, meta) and (isinstance(meta, torch.Tensor) or not stored):
         mark = (len(low.statements), low.counter)
         try:
             low.device = device_of(meta)

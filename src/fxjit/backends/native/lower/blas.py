@@ -67,6 +67,19 @@ def product_by_pairs(node: torch.fx.Node, low: Lowering) -> Product | None:
     return found
 
 
+def product_by_packed_pairs(node: torch.fx.Node, low: Lowering) -> Product | None:
+    """A product by weights that were packed for that kernel (`fxjit::linear_of_pairs`)."""
+    if op_name(node) != "linear_of_pairs.default":
+        return None
+    x, packed, bias, n = node.args
+    a, row = rows_of(x, low), None if bias is None else bias_row(bias, n, low)
+    place = place_of(packed, low)  # type: ignore[arg-type]  # an argument that is a node
+    if a is None or not equal(a.column, 1) or place is None or not equal(place[2], 0) or (bias is not None and row is None):
+        return None
+    sizes = sizes_of(meta_of(node).shape)
+    return Product(prod(sizes[:-1]), sizes[-1], sizes_of(meta_of(x).shape)[-1], a, Operand(packed, 0, 0, 0), row)  # type: ignore[arg-type]  # nodes
+
+
 def has_kernel_for_few_rows(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether a product of matrices of these sizes and strides is one of those, wherever its operands lie."""
     if not config.cpp.own_products or not _C.program_can("few rows") or a.dtype is not torch.bfloat16 or a.dim() != 2:

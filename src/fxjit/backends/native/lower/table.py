@@ -130,8 +130,8 @@ def fitting(number: Any, dtype: torch.dtype) -> Any:
 class Lowering:
     """Walks a graph once, in order; see `lower_graph`."""
 
-    def __init__(self, graph: torch.fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: torch.fx.Graph, by_aten: bool = False) -> None:
+        self.graph, self.by_aten = graph, by_aten
         self.env: dict[torch.fx.Node, Any] = {}
         self.statements: list[Statement] = []
         self.buffers: dict[str, Buffer] = {}

@@ -85,24 +85,31 @@ def _compared(shape: Shape, number: int) -> Library:
 MOST_OF_PAIRS: Final = (512, 2048, 2048)
 #: Multiplications below which a product is ATen's without a measurement.
 LEAST_OF_PAIRS: Final = 1 << 16
-_pairs: dict[tuple[int, ...], bool] = {}
+_pairs: dict[tuple[int, int, int, bool], bool] = {}
 
 
-def pairs_are_faster(m: int, n: int, k: int) -> bool:
-    """Whether our kernel of pairs is faster than oneDNN at such a product: of sizes that are powers of two, the next ones."""
+def pairs_are_faster(m: int, n: int, k: int, *, packed: bool = False) -> bool:
+    """Whether our kernel of pairs is faster than oneDNN at such a product: of sizes that are powers of two, the next ones.
+    `packed`: by weights that were packed for it before."""
     if not may_decide() or m * n * k < LEAST_OF_PAIRS:
         return False
-    sizes = tuple(min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_PAIRS, strict=True))
-    if sizes not in _pairs:
+    m, n, k = (min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_PAIRS, strict=True))
+    if (m, n, k, packed) not in _pairs:
+        how = "packed pairs" if packed else "pairs"
         aten, own = nanoseconds(
-            ("pairs", KERNELS, sizes), lambda: _compare_pairs(*sizes), "products of bfloat16 compared",
-            lambda found: f"products of halves like {sizes}: {found[0] / 1e3:.1f} us by oneDNN, {found[1] / 1e3:.1f} by pairs")
-        _pairs[sizes] = own * MARGIN < aten
-    return _pairs[sizes]
+            (how, KERNELS, (m, n, k)), lambda: _compare_pairs(m, n, k, packed), "products of bfloat16 compared",
+            lambda found: f"products of halves like {m} x {n} x {k}: {found[0] / 1e3:.1f} us by oneDNN, "
+                          f"{found[1] / 1e3:.1f} by {how}")
+        _pairs[m, n, k, packed] = own * MARGIN < aten
+    return _pairs[m, n, k, packed]
 
 
-def _compare_pairs(m: int, n: int, k: int) -> list[int]:
+def _compare_pairs(m: int, n: int, k: int, packed: bool) -> list[int]:
     with _disable_current_modes(), torch.no_grad():
         rows, weight, bias = (torch.ones(sizes, dtype=torch.bfloat16) for sizes in ((m, k), (n, k), (n,)))
         out, columns = torch.empty(m, n, dtype=torch.bfloat16), weight.t()
-        return in_turns(lambda: torch.addmm(bias, rows, columns), lambda: _C.multiply_pairs(rows, weight, bias, out))
+        read = weight
+        if packed:
+            read = torch.empty(_C.packed_pairs(n, k), dtype=torch.bfloat16)
+            _C.pack_pairs(weight, read)
+        return in_turns(lambda: torch.addmm(bias, rows, columns), lambda: _C.multiply_pairs(rows, read, bias, out, packed))
