@@ -10,6 +10,7 @@ last is in docs/performance_models.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import functools
 import json
@@ -27,6 +28,7 @@ from benchmarks.workers import KeptRows, measured
 
 Call = Callable[[], object]
 MODES = ("inference", "training")
+AUTOCAST = "autocast"
 #: Seconds that one model may take in one mode on one number of threads.
 LIMIT = 900.0
 
@@ -34,24 +36,30 @@ LIMIT = 900.0
 # -- one process ----------------------------------------------------------------------------------------------------
 
 
-def call_of(fn: Any, arguments: tuple[Any, ...], mode: str) -> Call:
+def call_of(fn: Any, arguments: tuple[Any, ...], mode: str, dtype: str = "float32") -> Call:
     """One call as it is measured: a forward pass without gradients, or a training step's forward and backward."""
     import torch
 
+    def forward() -> Any:
+        with torch.autocast("cpu", torch.bfloat16) if dtype == AUTOCAST else contextlib.nullcontext():
+            return fn(*arguments)
+
     def infer() -> object:
         with torch.no_grad():
-            return fn(*arguments)
+            return forward()
 
     def train() -> object:
         for parameter in fn.parameters():
             parameter.grad = None
-        fn(*arguments).square().mean().backward()
+        forward().square().mean().backward()
         return None
 
     return infer if mode == "inference" else train
 
 
-def measure(name: str, mode: str, ways: list[str], turns: int, dtype: str = "float32") -> dict[str, Any]:
+def measure(
+    name: str, mode: str, ways: list[str], turns: int, dtype: str = "float32", freezing: bool = False
+) -> dict[str, Any]:
     """Seconds of the first call, the medians of a call by the wall clock ("steady") and of the process's time on the
     processor, all its threads together ("cpu"), and the bytes of its peak, each by way."""
     import torch
@@ -62,7 +70,11 @@ def measure(name: str, mode: str, ways: list[str], turns: int, dtype: str = "flo
 
     torch.manual_seed(0)
     module, arguments = (MODELS | MORE_MODELS)[name]()
-    if dtype != "float32":
+    if freezing:
+        import torch._inductor.config
+
+        torch._inductor.config.freezing = fxjit.config.freezing = True
+    if dtype not in ("float32", AUTOCAST):
         kind = getattr(torch, dtype)
         module.to(kind)
         arguments = tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
@@ -75,7 +87,7 @@ def measure(name: str, mode: str, ways: list[str], turns: int, dtype: str = "flo
     calls: dict[str, Call] = {}
     first: dict[str, float] = {}
     for way in ways:
-        calls[way] = call_of(compilers[way](copy.deepcopy(module)), arguments, mode)
+        calls[way] = call_of(compilers[way](copy.deepcopy(module)), arguments, mode, dtype)
         first[way] = first_call(calls[way])
         calls[way]()
     samples: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
@@ -94,7 +106,7 @@ def measure(name: str, mode: str, ways: list[str], turns: int, dtype: str = "flo
 def run(name: str, mode: str, threads: int, options: argparse.Namespace) -> dict[str, Any]:
     """What the model's own process found; {"problem": ...} where it failed."""
     task = {"name": name, "mode": mode, "ways": options.ways.split(","), "turns": options.turns,
-            "dtype": options.dtype}
+            "dtype": options.dtype, "freezing": options.freezing}
     with tempfile.TemporaryDirectory(prefix="fxjit-bench-") as folder:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads),
                                     "TORCHINDUCTOR_CACHE_DIR": options.torch_cache or f"{folder}/inductor",
@@ -145,7 +157,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only models whose name contains one of these, with commas")
     parser.add_argument("--more", action="store_true", help="other models than those of the first list")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of weights and inputs")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16", AUTOCAST),
+                        help="of weights and inputs; autocast: float32 under autocast to bfloat16")
+    parser.add_argument("--freezing", action="store_true", help="both compilers take parameters for constants (inference)")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--ways", default="eager,torch,fxjit")
@@ -168,6 +182,7 @@ def main(argv: list[str] | None = None) -> None:
         for mode in options.modes.split(","):
             for threads in map(int, options.threads.split(",")):
                 shown = name if options.dtype == "float32" else f"{name}, {options.dtype}"
+                shown += ", frozen" if options.freezing else ""
                 kept.add(f"{shown} | {mode} | {threads}", functools.partial(run, name, mode, threads, options))
     print(table(kept.rows))
     print(f"\n{measured_beside()}")

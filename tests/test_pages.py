@@ -97,6 +97,12 @@ def test_a_table_of_ratios_to_torch_compile_names_its_release(path):
             assert re.search(r"torch\s+2\.\d+", section), section.splitlines()[0]
 
 
+def test_no_page_is_empty():
+    """One was, for a while: an edit that failed had left nothing of it."""
+    short = [path.name for path in [*PAGES.values(), *ROOT.glob("*.md")] if len(path.read_text()) < 500]
+    assert not short
+
+
 def test_every_page_is_in_the_contents():
     listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
     assert set(PAGES) | GENERATED_CODE <= listed

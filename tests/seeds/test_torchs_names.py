@@ -205,9 +205,9 @@ def test_settings_of_inductor():
     assert config.triton.cudagraphs
     inductor.triton.cudagraphs = False
     assert not config.triton.cudagraphs
-    with inductor.patch({"trace.enabled": True, "max_autotune": True}):
-        assert config.debug and config.triton.max_autotune
-    assert not config.debug and not config.triton.max_autotune
+    with inductor.patch({"trace.enabled": True, "max_autotune": True, "freezing": True}):
+        assert config.debug and config.triton.max_autotune and config.freezing
+    assert not config.debug and not config.triton.max_autotune and not config.freezing
     with pytest.warns(UserWarning, match=r"trace\.graph_diagram has no effect on fxjit: config\.debug"):
         with inductor.patch({"trace.graph_diagram": True}):
             pass
@@ -232,6 +232,7 @@ def test_settings_of_inductor_that_were_made_before_hold_too():
     ("TORCH_COMPILE_DISABLE", "1", {"disable": True}),
     ("TORCHDYNAMO_SUPPRESS_ERRORS", "1", {"suppress_errors": True}),
     ("TORCHDYNAMO_VERBOSE", "1", {"verbose": True}),
+    ("TORCHINDUCTOR_FREEZING", "1", {"freezing": True}),
     ("TORCHDYNAMO_DYNAMIC_SHAPES", "1", {"dynamic_shapes": True, "assume_static_by_default": False}),
     ("TORCHDYNAMO_DYNAMIC_SHAPES", "0", {"dynamic_shapes": False}),
     ("TORCHDYNAMO_REPRO_AFTER", "aot", {"repro_after": "aot"}),
