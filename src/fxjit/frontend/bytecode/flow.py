@@ -223,6 +223,40 @@ def in_while_loop(code: Code, index: int) -> bool:
     return cycle is not None and all(code.instructions[at].opname != "FOR_ITER" for at, each in cycles.items() if each == cycle)
 
 
+def may_leave_for_loop(code: Code, index: int) -> bool:
+    """Whether the jump at `index` is in a `for` loop with no loop around it or in it, and one of its two ways never comes back
+    to that: it decides whether there is another iteration."""
+    cycles = _cycles(code)
+    return index in _lone_for_loops(code) and any(cycles.get(target) != cycles[index] for target in successors(code, index))
+
+
+def in_for_loop_left_early(code: Code, index: int) -> bool:
+    """Whether the first instruction from `index` on that is in a loop is in a `for` loop with such a jump."""
+    lone = _lone_for_loops(code)
+    count = len(code.instructions)
+    while index < count and index not in _cycles(code):
+        following = list(successors(code, index))
+        if len(following) != 1:
+            return False
+        index = following[0]
+    cycle = _cycles(code).get(index)
+    return index in lone and any(may_leave_for_loop(code, at) for at, each in lone.items() if each == cycle
+                                 and code.instructions[at].opname.startswith("POP_JUMP"))
+
+
+def _lone_for_loops(code: Code) -> dict[int, int]:
+    """The instructions of `for` loops that have no loop around them or in them, each with the number of its cycle."""
+    known: dict[int, int] | None = code.facts.get("lone for loops")
+    if known is None:
+        heads: dict[int, set[int]] = {}
+        cycles = _cycles(code)
+        for loop in loops(code):
+            heads.setdefault(cycles.get(loop.head, -1), set()).add(loop.head)
+        lone = {cycle for cycle, each in heads.items() if len(each) == 1 and code.instructions[min(each)].opname == "FOR_ITER"}
+        known = code.facts["lone for loops"] = {at: cycle for at, cycle in cycles.items() if cycle in lone}
+    return known
+
+
 def _cycles(code: Code) -> dict[int, int]:
     """The instructions on cycles, each with the number of its cycle."""
     cycles: dict[int, int] | None = code.facts.get("cycles")

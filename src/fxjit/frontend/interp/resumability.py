@@ -14,7 +14,14 @@ import torch
 
 from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
-from fxjit.frontend.bytecode.flow import in_loop, in_while_loop, live_before, loses_super
+from fxjit.frontend.bytecode.flow import (
+    in_for_loop_left_early,
+    in_loop,
+    in_while_loop,
+    live_before,
+    loses_super,
+    may_leave_for_loop,
+)
 from fxjit.frontend.interp.stack_values import PreviousExceptionValue, WithExitValue
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.tracer import EffectLog
@@ -22,6 +29,7 @@ from fxjit.frontend.values import instance_dicts
 from fxjit.frontend.values.base import Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.descriptors import find
+from fxjit.frontend.values.iterators import ResumedIteratorValue
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.guards.source import GlobalSource, LocalSource, Source
 from fxjit.homes import module_of
@@ -38,7 +46,7 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     """Why the root frame cannot go on after stopping before `index`: a skip reason and its context; None if it can."""
     code = machine.code
     instruction = code.instructions[index]
-    if not (config.resume_in_loops or _decides_on_iteration(code, index)) and (
+    if not (config.resume_in_loops or _decides_on_iteration(machine, index)) and (
             instruction.opname == "FOR_ITER" or in_loop(code, index)):
         return "skip-loop", {"why": f"line {instruction.line} runs more than once"}
     if not config.resume_in_loops and instruction.opname == "GET_ITER" and _loops_over_real_iterator(machine, index):
@@ -58,10 +66,15 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
     return None
 
 
-def _decides_on_iteration(code: Code, index: int) -> bool:
-    """Whether a `while` loop is at a decision on data, as those that go on until something converges: between two of these an
-    iteration is one graph, whatever their number."""
-    return code.instructions[index].opname.startswith("POP_JUMP") and in_while_loop(code, index)
+def _decides_on_iteration(machine: Machine, index: int) -> bool:
+    """Whether a loop is at a decision on data, as those that go on until something converges: between two of these an iteration
+    is one graph, whatever their number. A `while` loop is at any decision; a `for` loop where that may leave it, and where it
+    goes on behind it, with an iterator that moves on for real (values/iterators.py)."""
+    code = machine.code
+    if code.instructions[index].opname.startswith("POP_JUMP"):
+        return in_while_loop(code, index) or (machine.parent is None and may_leave_for_loop(code, index))
+    return code.instructions[index].opname == "FOR_ITER" and machine.parent is None and (
+        isinstance(machine.stack[-1], ResumedIteratorValue) and in_for_loop_left_early(code, index))
 
 
 def _loops_over_real_iterator(machine: Machine, index: int) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from fxjit import config
+from fxjit.frontend.bytecode.flow import in_for_loop_left_early
+from fxjit.frontend.bytecode.instruction import Code
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
@@ -309,11 +311,20 @@ def is_left_over(source: Source) -> bool:
     return isinstance(source, LocalSource) and source.name.startswith(_LEFT_OVER)
 
 
-def _resumed(obj: Any, source: Source) -> Value | None:
-    """The value of an iterator that a break left on the stack; None for any other."""
-    if config.resume_in_loops and is_left_over(source):
+def _resumed(t: Tracer, obj: Any, source: Source) -> Value | None:
+    """The value of an iterator that a break left on the stack, inside of the loop over it; None for any other."""
+    if is_left_over(source) and (config.resume_in_loops or _goes_on_in_loop(t.root.code, source)):
         return ResumedIteratorValue(type(obj), source)
     return None
+
+
+def _goes_on_in_loop(code: Code, source: Source) -> bool:
+    """Whether the resume function takes the iterator of a `for` loop that a decision on data broke in (resumability.py): it
+    begins in there, once the stack is as it was."""
+    for each in code.instructions:
+        if each.opname.startswith("LOAD_FAST") and isinstance(source, LocalSource) and each.argval == source.name:
+            return in_for_loop_left_early(code, each.index)
+    return False
 
 
 def _underlying(iterator: Any) -> Any:
@@ -344,7 +355,7 @@ def _second_argument(iterator: Any) -> Any:
 @wraps(type(iter([])), type(iter(())))
 def _wrap_sequence_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if (resumed := _resumed(obj, source)) is not None:
+    if (resumed := _resumed(t, obj, source)) is not None:
         return resumed
     sequence = t.wrap(_underlying(obj), ApplySource(source, _underlying))
     index = as_index(t, t.wrap(_position(obj), ApplySource(source, _position)))
@@ -354,7 +365,7 @@ def _wrap_sequence_iterator(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(type(iter(range(0))))
 def _wrap_range_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if (resumed := _resumed(obj, source)) is not None:
+    if (resumed := _resumed(t, obj, source)) is not None:
         return resumed
     whole = t.wrap(_underlying(obj), ApplySource(source, _underlying)).as_constant()
     index = as_index(t, t.wrap(_position(obj), ApplySource(source, _position)))
@@ -364,7 +375,7 @@ def _wrap_range_iterator(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(itertools.count)
 def _wrap_count(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if (resumed := _resumed(obj, source)) is not None:
+    if (resumed := _resumed(t, obj, source)) is not None:
         return resumed
     start = t.wrap(_first_argument(obj), ApplySource(source, _first_argument))
     step = t.wrap(_second_argument(obj), ApplySource(source, _second_argument))
@@ -375,7 +386,7 @@ def _wrap_count(t: Tracer, obj: Any, source: Source) -> Value:
 @wraps(itertools.repeat)
 def _wrap_repeat(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if (resumed := _resumed(obj, source)) is not None:
+    if (resumed := _resumed(t, obj, source)) is not None:
         return resumed
     item = t.wrap(_first_argument(obj), ApplySource(source, _first_argument))
     count = t.wrap(_second_argument(obj), ApplySource(source, _second_argument))
@@ -406,6 +417,6 @@ _OPAQUE: Final[tuple[type, ...]] = (
 @wraps(*_OPAQUE)
 def _wrap_opaque_iterator(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if (resumed := _resumed(obj, source)) is not None:
+    if (resumed := _resumed(t, obj, source)) is not None:
         return resumed
     return OpaqueIteratorValue(type(obj), source)
