@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +24,8 @@ PROGRAMS = {
     "as_tensor": lambda x, n: torch.as_tensor([n, 1]),
     "FloatTensor": lambda x, n: torch.FloatTensor([n, 1]),
     "LongTensor": lambda x, n: torch.LongTensor([int(n), 1]),
+    "LongTensor of a range": lambda x, n: torch.LongTensor(range(1, 5, 2)) + n,
+    "ByteTensor of a deque": lambda x, n: torch.ByteTensor(deque((1, 2))) + n,
     "new_tensor": lambda x, n: x.new_tensor([n, 1]),
     "a method of it": lambda x, n: x * torch.tensor([n, n / 2]).sum(),
 }

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from fxjit import _C, schemas, torch_private
+from fxjit.errors import RestartTrace, leave_trace
 from fxjit.guards.kinds import PythonCheck
 from fxjit.overlap import have_common_element
 from fxjit.tensor_wrappers import is_part_of_nested, storages
@@ -23,6 +25,7 @@ from fxjit.tensor_wrappers import is_part_of_nested, storages
 from .tracer import Tracer
 from .values import sparse
 from .values.choices import choices
+from .values.given_data import TAKEN_DATA, with_given_data
 from .values.tensor import TensorValue, check_history
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
@@ -87,6 +90,7 @@ def check_written(t: Tracer, node: torch.fx.Node) -> None:
     _break_at_shared(t, node)
     _break_at_uncounted(t, node)
     _break_at_part(t, node)
+    _check_given_data(t, node)
     sparse.check(t, node)
     for fake, layout, cls in t.new_source_state(_ALIASES).values():
         if not _is_same(_layout(fake), layout):
@@ -185,6 +189,20 @@ def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:
             operator=schemas.name_of(node.target),
             error="RuntimeError: no version counter counts the write",
         )
+
+
+def _check_given_data(t: Tracer, node: torch.fx.Node) -> None:
+    """Starts again, to break the graph at the first operator that takes the new data of a leaf, where these are written to
+    afterwards, which the leaf itself would count, or are seen by a view, whose base the leaf itself would be."""
+    taken = t.new_source_state(TAKEN_DATA)
+    if not taken or node.target is with_given_data:
+        return
+    made = [each for each in pytree.tree_leaves(node.meta["example_value"]) if isinstance(each, torch.Tensor)]
+    written = [each.meta.get("example_value") for each in schemas.written(node)]
+    seen = [each for each in made if each.requires_grad] + [each for each in written if isinstance(each, torch.Tensor)]
+    if any(str(memory) in taken for each in seen for memory in storages(each)):
+        t.break_points.takes_given_data = False
+        leave_trace(RestartTrace("data that a leaf was given, and that an operator took, are written to or viewed"))
 
 
 def _break_at_part(t: Tracer, node: torch.fx.Node) -> None:

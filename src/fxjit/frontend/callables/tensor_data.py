@@ -101,6 +101,8 @@ def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
         array = _from_array(t, args[0]) if len(args) == 1 and args[0].pytype() is np.ndarray else None
         if isinstance(array, TensorValue):  # over the array's memory, where that has the type already
             return t.emit("to", [array], wanted)
+        if len(args) == 1 and args[0].pytype() in (range, deque):
+            args = [ListValue(protocol.unpack(t, args[0]))]
         if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
             return _of_data(t, torch.tensor, args[0], (), wanted)
         return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)

@@ -52,6 +52,8 @@ class BreakPoints:
         self.reads_data = True
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.
         self.dispatches = False
+        #: Whether gradients of what `leaf.data = ...` gives go to the leaf in the graph (values/given_data.py).
+        self.takes_given_data = True
         #: Whether `torch.autograd.grad` is met, for which leaves that the trace makes are leaves in the graph.
         self.takes_gradients = False
         #: Ids of objects that were given, before this attempt, what eager would have given them by now.

@@ -32,6 +32,7 @@ from fxjit.frontend.values import (
 )
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.extension import ExtensionPoint
+from fxjit.frontend.values.given_data import TAKEN_DATA, with_given_data
 from fxjit.frontend.values.late_numbers import LateNumber, tensor_identity
 from fxjit.frontend.values.tensor_leaves import SettableTensor
 from fxjit.frontend.values.traits import SuperLookup
@@ -57,6 +58,7 @@ from fxjit.tensor_wrappers import (
     is_wrapper,
     is_wrapper_class,
     opaque_parts,
+    storages,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +96,11 @@ def _requires_grad(node: torch.fx.Node) -> bool:
     return any(isinstance(result, torch.Tensor) and result.requires_grad for result in each)
 
 
+def _same_kind(was: torch.Tensor, data: torch.Tensor) -> bool:
+    """Whether a gradient of the new data may arrive at what the tensor was."""
+    return was.shape == data.shape and was.dtype == data.dtype and was.layout == data.layout == torch.strided
+
+
 def _inputs_behind(node: torch.fx.Node, memory: torch.Tensor) -> set[torch.fx.Node]:
     """The inputs that a node of the graph takes its memory from, as far as operators hand it on."""
     is_alias_of = torch_private.get("torch._C._is_alias_of")
@@ -126,8 +133,12 @@ class TensorValue(SettableTensor, SuperLookup):
         if self.set_late is not None:
             self._refuse_requires_grad(t, "the graph has the tensor as it was, and an operator takes it afterwards")
         if self.new_data is not None and self.fake.requires_grad and torch.is_grad_enabled():
-            self._refuse_write(t, "data", "a gradient of what is computed from it then would have to arrive at it")
+            return self._with_new_data(t)
         return self.node
+
+    def _with_new_data(self, t: Tracer) -> Any:
+        """The node that an operator takes whose gradient goes to the tensor."""
+        self._refuse_write(t, "data", "a gradient of what is computed from it then would have to arrive at it")
 
     def rebuild(self, cg: Rebuilder) -> None:
         raise AssertionError("a tensor is a graph output or has a source")
@@ -445,6 +456,8 @@ class GivenTensor(TensorValue):
         self.real = real
         self._tracer = t
         self._input: tuple[torch.fx.Node, torch.Tensor] | None = None
+        #: The input itself, once it was given other data of the same kind.
+        self._leaf: torch.fx.Node | None = None
         #: The input itself, while operators take it without what it requires.
         self._requiring: tuple[torch.fx.Node, torch.Tensor] | None = None
 
@@ -485,13 +498,22 @@ class GivenTensor(TensorValue):
         if not isinstance(value, TensorValue) or not self._is_plain(value) or not self._can_be_given(value.fake):
             return False
         requires_grad = self.fake.requires_grad
+        node, was = (self._leaf, self.fake) if self.new_data is not None else self._as_input()
         self.new_data = cast(TensorValue, protocol.getattr_(t, value, "data"))
         self._input = (self.new_data.node, self.new_data.fake)
         self._tracer.register_tensor(self)
         if requires_grad:
             self._input = (self.new_data.node, self.new_data.fake.detach().requires_grad_())
+            self._leaf = node if _same_kind(was, self.new_data.fake) else None
         t.effects.call_later(setattr, (self, "data", value))
         return True
+
+    def _with_new_data(self, t: Tracer) -> Any:
+        if self._leaf is None or not t.break_points.takes_given_data or overrides.entered_transforms(t):
+            super()._with_new_data(t)
+        made = cast(TensorValue, t.emit(with_given_data, [self._leaf, self.new_data]))
+        t.new_source_state(TAKEN_DATA).update(dict.fromkeys(map(str, storages(made.fake))))
+        return made.node
 
     def _can_be_given(self, data: torch.Tensor) -> bool:
         """Whether nothing in the graph derives what this tensor was before, and torch makes no new kind of tensor of it."""
