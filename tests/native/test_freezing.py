@@ -19,6 +19,7 @@ import fxjit
 from fxjit import _C, config, tensor_shim
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.choose import packed_weights
+from fxjit.backends.native.runtime import own_products
 from fxjit.counters import counters
 
 pytestmark = pytest.mark.compiles
@@ -374,7 +375,7 @@ def test_where_there_is_no_compiler_atens_operators_do_it():
         assert_agree(module, compiled, x)
 
 
-# Packed weights
+# Packed weights: values and sizes beside the products are those of test_packed_weights.py
 
 
 class Layers(nn.Module):
@@ -391,29 +392,78 @@ class Layers(nn.Module):
         return rows.view(*hidden.shape[:-1], 40) + hidden.view(-1, 33).mm(self.turned).view(*hidden.shape[:-1], 40)
 
 
-@pytest.mark.skipif(not tensor_shim.ensure() or not _C.program_can("pairs"), reason="this processor multiplies no pairs")
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Products by packed weights are said to be faster; the shapes of weights that are packed."""
+    seen: list[tuple[int, ...]] = []
+    real = _C.pack_weight
+
+    def noted(weight: torch.Tensor, out: torch.Tensor) -> None:
+        seen.append(tuple(weight.shape))
+        real(weight, out)
+
+    monkeypatch.setattr(packed_weights, "packed_is_faster", lambda *product: True)
+    monkeypatch.setattr(_C, "pack_weight", noted)
+    return seen
+
+
+def has_kernels(dtype: torch.dtype) -> bool:
+    return tensor_shim.ensure() and _C.program_can(packed_weights.KERNELS[dtype]) and not (
+        dtype is torch.float32 and _C.program_can("tiles"))
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_weights_are_packed_once(dynamic: bool | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packed_weights, "pairs_are_faster", lambda *sizes, packed: packed)
-    module = Layers().bfloat16()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_are_packed_once(dtype: torch.dtype, dynamic: bool | None, packs: list[tuple[int, ...]]):
+    if not has_kernels(dtype):
+        pytest.skip("this processor has no kernels for packed weights of this type")
+    module, rtol = Layers().to(dtype), TOLERANCE if dtype is torch.float32 else 5e-2
     compiled = fxjit.compile(module, dynamic=dynamic, fullgraph=True)
-    seen: list[Any] = []
-    real = _C.pack_pairs
-    for rows in (5, 9, 5):
-        x = torch.randn(rows, 7, 96).bfloat16()
-        assert_agree(module, compiled, x, rtol=5e-2)
-    monkeypatch.setattr(_C, "pack_pairs", lambda *args: (seen.append(args[0].shape), real(*args)))
-    assert_agree(module, compiled, x, rtol=5e-2)
-    assert not seen
+    x = torch.randn(5, 7, 96).to(dtype)
+    assert_agree(module, compiled, x, rtol=rtol)
+    assert sorted(packs) == [(33, 130), (40, 33), (40, 33), (130, 96)]
+    packs.clear()
+    assert_agree(module, compiled, x, rtol=rtol)
+    if dynamic:
+        assert_agree(module, compiled, torch.randn(1, 2, 96).to(dtype), rtol=rtol)
+        assert_agree(module, compiled, torch.randn(90, 7, 96).to(dtype), rtol=rtol)
+    assert not packs
     with torch.no_grad():
         module.first.weight.neg_()
-    assert_agree(module, compiled, x, rtol=5e-2)
-    assert sorted(map(tuple, seen)) == [(33, 130), (40, 33), (40, 33), (130, 96)]
+    assert_agree(module, compiled, x, rtol=rtol)
+    assert len(packs) == 4
 
 
-@pytest.mark.skipif(not tensor_shim.ensure() or not _C.program_can("pairs"), reason="this processor multiplies no pairs")
-def test_few_rows_read_weights_as_they_are(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packed_weights, "pairs_are_faster", lambda *sizes, packed: packed)
-    module = Layers().bfloat16()
-    assert_agree(module, fxjit.compile(module, fullgraph=True), torch.randn(1, 4, 96).bfloat16(), rtol=5e-2)
-    assert calculated() == 0
+def test_few_rows_and_rows_in_blocks_read_weights_as_they_are(packs: list[tuple[int, ...]]):
+    module = Layers()
+    for rows in (1, 300):
+        fxjit.reset()
+        assert_agree(module, fxjit.compile(module, fullgraph=True), torch.randn(rows, 4, 96))
+    assert calculated() == 0 and not packs
+
+
+def test_the_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[Any, ...]] = []
+
+    def compared(*product: Any) -> list[int]:
+        asked.append(product)
+        return [110, 100] if product[1] < 100 else [100, 99]
+
+    monkeypatch.setattr(own_products, "_compare_packed", compared)
+    monkeypatch.setattr(own_products, "nanoseconds", lambda facts, measure, counter, said: measure())
+    monkeypatch.setattr(own_products, "_packed", {})
+    with config.patch(measure_machine=True):
+        assert own_products.packed_is_faster(torch.float32, 33, 300, 700)
+        assert own_products.packed_is_faster(torch.float32, 64, 512, 1000)
+        assert not own_products.packed_is_faster(torch.bfloat16, 200, 300, 700)
+        assert not own_products.packed_is_faster(torch.float32, 2, 3, 4)
+    assert asked == [(torch.float32, 64, 320, 320), (torch.bfloat16, 256, 512, 1024)]
+    with config.patch(measure_machine=False):
+        assert not own_products.packed_is_faster(torch.float32, 33, 300, 700)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_comparison_runs(dtype: torch.dtype):
+    if not has_kernels(dtype):
+        pytest.skip("this processor has no kernels for packed weights of this type")
+    assert all(each > 0 for each in own_products._compare_packed(dtype, 16, 32, 64))

@@ -41,36 +41,9 @@ def test_results_are_as_exact_as_onednns(sizes: tuple[int, int, int], biased: bo
     rows, columns = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16()
     bias = torch.randn(n).bfloat16() if biased else None
     out = torch.full((m, n), float("nan")).bfloat16()
-    _C.multiply_pairs(rows, columns, bias, out, False)
+    _C.multiply_pairs(rows, columns, bias, out)
     true = F.linear(rows.double(), columns.double(), None if bias is None else bias.double())
     assert error(out, true) <= max(5e-3, 1.2 * error(F.linear(rows, columns, bias), true))
-
-
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("sizes", SIZES)
-def test_packed_weights_give_the_same(sizes: tuple[int, int, int], turned: bool):
-    """To the bit, where rows are not packed instead; weights may have a column for each result, too."""
-    m, n, k = sizes
-    rows, columns = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16()
-    bias, out, like = torch.randn(n).bfloat16(), torch.empty(m, n).bfloat16(), torch.empty(m, n).bfloat16()
-    packed = torch.full((_C.packed_pairs(n, k) + 32,), 7.0).bfloat16()
-    _C.pack_pairs(columns.t().contiguous().t() if turned else columns, packed[:-32])
-    _C.multiply_pairs(rows, packed[:-32], bias, out, True)
-    _C.multiply_pairs(rows, columns, bias, like, False)
-    torch.testing.assert_close(out, like, rtol=0 if m > 64 else 8e-3, atol=0 if m > 64 else 1e-4)
-    assert (packed[-32:] == 7).all()
-    true = F.linear(rows.double(), columns.double(), bias.double())
-    assert error(out, true) <= max(5e-3, 1.2 * error(F.linear(rows, columns, bias), true))
-
-
-def test_other_weights_than_were_packed_are_refused():
-    rows, out = torch.randn(4, 8).bfloat16(), torch.empty(4, 3).bfloat16()
-    with pytest.raises(ValueError, match="other weights than were packed"):
-        _C.multiply_pairs(rows, torch.zeros(100).bfloat16(), None, out, True)
-    with pytest.raises(ValueError, match="other weights than were packed"):
-        _C.pack_pairs(torch.zeros(3, 8).bfloat16(), torch.zeros(100).bfloat16())
-    with pytest.raises(TypeError, match="rows or columns are contiguous"):
-        _C.pack_pairs(torch.zeros(6, 16).bfloat16()[::2, ::2], torch.zeros(256).bfloat16())
 
 
 def test_views_and_threads():
@@ -80,7 +53,7 @@ def test_views_and_threads():
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         whole = torch.zeros(150, 400).bfloat16()
-        _C.multiply_pairs(rows, columns, None, whole[:, 50:350], False)
+        _C.multiply_pairs(rows, columns, None, whole[:, 50:350])
         results.append(whole)
     assert all(torch.equal(each, results[0]) for each in results)
     assert not results[0][:, :50].any() and not results[0][:, 350:].any()
@@ -92,13 +65,13 @@ def test_what_is_refused(wrong: str):
     rows, columns, out = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16(), torch.empty(4, 3).bfloat16()
     if wrong == "sizes":
         with pytest.raises(ValueError, match="sizes do not fit"):
-            _C.multiply_pairs(rows, columns, None, torch.empty(4, 4).bfloat16(), False)
+            _C.multiply_pairs(rows, columns, None, torch.empty(4, 4).bfloat16())
     elif wrong == "columns":
         with pytest.raises(TypeError, match="rows are contiguous"):
-            _C.multiply_pairs(rows, torch.randn(8, 3).bfloat16().t(), None, out, False)
+            _C.multiply_pairs(rows, torch.randn(8, 3).bfloat16().t(), None, out)
     else:
         with pytest.raises(TypeError, match="rows are contiguous"):
-            _C.multiply_pairs(rows, None, None, out, False)
+            _C.multiply_pairs(rows, None, None, out)
 
 
 @pytest.fixture
@@ -144,11 +117,11 @@ def test_rows_that_vary(chosen: list[tuple[int, int, int]]):
 
 
 def test_the_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch):
-    asked: list[tuple[int, int, int, bool]] = []
+    asked: list[tuple[int, ...]] = []
 
-    def compared(m: int, n: int, k: int, packed: bool) -> list[int]:
-        asked.append((m, n, k, packed))
-        return [200, 100] if m < 100 or packed else [100, 99]
+    def compared(*sizes: int) -> list[int]:
+        asked.append(sizes)
+        return [200, 100] if sizes[0] < 100 else [100, 99]
 
     monkeypatch.setattr(own_products, "_compare_pairs", compared)
     monkeypatch.setattr(own_products, "nanoseconds", lambda facts, measure, counter, said: measure())
@@ -157,11 +130,10 @@ def test_the_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch):
         assert own_products.pairs_are_faster(33, 300, 700) and own_products.pairs_are_faster(64, 512, 1000)
         assert not own_products.pairs_are_faster(5000, 300, 700)
         assert not own_products.pairs_are_faster(2, 3, 4)
-        assert own_products.pairs_are_faster(5000, 300, 700, packed=True)
-    assert asked == [(64, 512, 1024, False), (512, 512, 1024, False), (512, 512, 1024, True)]
+    assert asked == [(64, 512, 1024), (512, 512, 1024)]
     with config.patch(measure_machine=False):
         assert not own_products.pairs_are_faster(33, 300, 700)
 
 
 def test_the_comparison_runs():
-    assert all(each > 0 for packed in (False, True) for each in own_products._compare_pairs(16, 32, 64, packed))
+    assert all(each > 0 for each in own_products._compare_pairs(16, 32, 64))

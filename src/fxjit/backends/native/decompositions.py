@@ -185,39 +185,40 @@ def group_norm_of_last_backward() -> Callable[..., Any]:
 
 
 @functools.cache
-def pack_pairs() -> Callable[[torch.Tensor], torch.Tensor]:
-    """`fxjit::pack_pairs(weight)`: weights of bfloat16, a row for each result, as our own kernel of pairs reads them: a vector
-    (executor/_pairs_product.c)."""
+def pack_weight() -> Callable[[torch.Tensor], torch.Tensor]:
+    """`fxjit::pack_weight(weight)`: weights of float32 or bfloat16, a row for each result, as our own kernels read them: a
+    vector (executor/_packed_weights.c)."""
 
     def fake(weight: torch.Tensor) -> torch.Tensor:
-        return weight.new_empty(_C.packed_pairs(*weight.shape))
+        results, terms = weight.shape
+        return weight.new_empty(_C.packed_size(results, terms, weight.dtype is torch.bfloat16))
 
     def packed(weight: torch.Tensor) -> torch.Tensor:
         made = fake(weight)
-        _C.pack_pairs(weight, made)
+        _C.pack_weight(weight, made)
         return made
 
-    return own_operator("pack_pairs(Tensor weight) -> Tensor", packed, fake)
+    return own_operator("pack_weight(Tensor weight) -> Tensor", packed, fake)
 
 
 @functools.cache
-def linear_of_pairs() -> Callable[..., torch.Tensor]:
-    """`fxjit::linear_of_pairs(x, packed, bias, results)`: `linear` by weights that `pack_pairs` packed, of so many results."""
+def linear_of_packed() -> Callable[..., torch.Tensor]:
+    """`fxjit::linear_of_packed(x, packed, bias, results)`: `linear` of so many results by weights that `pack_weight` made."""
 
     def fake(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, results: int) -> torch.Tensor:
         return x.new_empty((*x.shape[:-1], results))
 
     def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, results: int) -> torch.Tensor:
         made = fake(x, packed, bias, results)
-        _C.multiply_pairs(x.reshape(-1, x.shape[-1]).contiguous(), packed, bias, made.view(-1, results), True)
+        _C.multiply_packed(x.reshape(-1, x.shape[-1]).contiguous(), packed, bias, made.view(-1, results))
         return made
 
-    return own_operator("linear_of_pairs(Tensor x, Tensor packed, Tensor? bias, int results) -> Tensor", linear, fake)
+    return own_operator("linear_of_packed(Tensor x, Tensor packed, Tensor? bias, int results) -> Tensor", linear, fake)
 
 
 def define_own_operators() -> None:
     for define in (mask_like, log_softmax_parts, log_softmax_backward, group_norm_of_last, group_norm_of_last_backward,
-                   pack_pairs, linear_of_pairs):
+                   pack_weight, linear_of_packed):
         define()
 
 

@@ -168,6 +168,18 @@ fxjit_gemm_pack(const matrix_t *b, int64_t depth, int64_t column, int64_t count,
     pack_columns(b, 0, depth, column, count, to);
 }
 
+void
+fxjit_gemm_pack_columns(const matrix_t *b, int64_t depth, int64_t columns, float *to)
+{
+    pack_columns(b, 0, depth, 0, columns, to);
+}
+
+int64_t
+fxjit_gemm_packed_columns(int64_t columns)
+{
+    return (columns + COLUMNS - 1) / COLUMNS * COLUMNS;
+}
+
 static void
 pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t depth, float *to)
 {
@@ -183,11 +195,18 @@ pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t
 /* -- blocks --------------------------------------------------------------------------------------------------------*/
 
 /* A block of a product: rows and columns from one to another, the packed columns, which begin at `from_column`, and from which
- * row of b how many products are added up, of which a chain has so many. */
+ * row of b how many products are added up, of which a chain has so many. The packed columns' panels are `apart`. */
 typedef struct {
-    int64_t from_row, to_row, from_column, to_column, row, depth, chain;
+    int64_t from_row, to_row, from_column, to_column, row, depth, chain, apart;
     const float *columns;
 } block_t;
+
+/* The panel that begins with a column, from a row of b on, where all columns are packed for good. */
+static const float *
+packed_panel(const product_t *product, int64_t row, int64_t column)
+{
+    return product->packed + column * product->k + row * COLUMNS;
+}
 
 /* What of b is packed next and fetched to the second-level cache meanwhile: `places` of so many lines of the cache. */
 typedef struct {
@@ -196,11 +215,18 @@ typedef struct {
 } fetch_t;
 
 static fetch_t
-fetch_of(const matrix_t *b, const block_t *block, int64_t column, int64_t count, int64_t calls)
+fetch_of(const product_t *product, const block_t *block, int64_t column, int64_t count, int64_t calls)
 {
+    const matrix_t *b = &product->b;
     int64_t places = b->column == 1 ? block->depth : count, each = b->column == 1 ? count : block->depth;
     fetch_t fetch = {.place = (const char *)(b->data + block->row * b->row + column * b->column)};
     fetch.apart = (b->column == 1 ? b->row : b->column) * (int64_t)sizeof(float);
+    if (product->packed != NULL) {
+        places = (count + COLUMNS - 1) / COLUMNS;
+        each = block->depth * COLUMNS;
+        fetch.place = (const char *)packed_panel(product, block->row, column);
+        fetch.apart = product->k * COLUMNS * (int64_t)sizeof(float);
+    }
     fetch.lines = (each * (int64_t)sizeof(float) + LINE - 1) / LINE;
     fetch.left = places * fetch.lines;
     fetch.share = (fetch.left + calls - 1) / calls;
@@ -293,7 +319,7 @@ multiply_block(const product_t *product, const block_t *block, float *packed)
         int64_t bottom = least(top + (by_rows ? ROWS : BLOCK_ROWS), block->to_row);
         pack_panels(product, block, top, bottom, packed);
         for (int64_t at = block->from_column; at < block->to_column; at += COLUMNS) {
-            const float *panel = block->columns + (at - block->from_column) * block->depth;
+            const float *panel = block->columns + (at - block->from_column) / COLUMNS * block->apart;
             multiply_panel(product, block, top, bottom, packed, panel, at, NULL);
         }
     }
@@ -322,6 +348,7 @@ by_rows(void *data)
     for (block.row = 0; block.row < product->k; block.row += DEPTH) {
         block.depth = least(DEPTH, product->k - block.row);
         block.chain = chain_of(product, block.depth);
+        block.apart = block.depth * COLUMNS;
         for (block.from_column = 0; block.from_column < product->n; block.from_column = block.to_column) {
             block.to_column = least(block.from_column + BLOCK_COLUMNS, product->n);
             int64_t count = block.to_column - block.from_column, panels = (count + COLUMNS - 1) / COLUMNS;
@@ -353,10 +380,13 @@ multiply_short(const product_t *product, int64_t from, int64_t to, float *rows, 
         pack_panels(product, &block, 0, product->m, rows);
         for (int64_t at = from; at < to; at += width) {
             int64_t count = least(width, to - at), next = at + count;
-            fetch_t fetch = fetch_of(&product->b, &block, next, least(width, to - next), calls);
-            pack_columns(&product->b, block.row, block.depth, at, count, columns);
+            fetch_t fetch = fetch_of(product, &block, next, least(width, to - next), calls);
+            if (product->packed == NULL) {
+                pack_columns(&product->b, block.row, block.depth, at, count, columns);
+            }
             for (int64_t column = 0; column < count; column += COLUMNS) {
-                const float *panel = columns + column * block.depth;
+                const float *panel = product->packed == NULL ? columns + column * block.depth
+                                                             : packed_panel(product, block.row, at + column);
                 multiply_panel(product, &block, 0, product->m, rows, panel, at + column, &fetch);
             }
         }
@@ -371,9 +401,15 @@ multiply_blocks(const product_t *product, int64_t from, int64_t to, float *rows,
     for (; block.row < product->k; block.row += DEPTH) {
         block.depth = least(DEPTH, product->k - block.row);
         block.chain = chain_of(product, block.depth);
+        block.apart = (product->packed == NULL ? block.depth : product->k) * COLUMNS;
         for (block.from_column = from; block.from_column < to; block.from_column = block.to_column) {
             block.to_column = least(block.from_column + BLOCK_COLUMNS, to);
-            pack_columns(&product->b, block.row, block.depth, block.from_column, block.to_column - block.from_column, columns);
+            if (product->packed == NULL) {
+                pack_columns(&product->b, block.row, block.depth, block.from_column, block.to_column - block.from_column, columns);
+            }
+            else {
+                block.columns = packed_panel(product, block.row, block.from_column);
+            }
             multiply_block(product, &block, rows);
         }
     }
@@ -537,6 +573,9 @@ static int
 is_few(const product_t *product)
 {
     int dots = product->b.column != 1 && product->a.column == 1;
+    if (product->packed != NULL) {
+        return 0;
+    }
     return product->m <= FEW ? dots || product->b.column == 1 : product->m <= MOST_FEW && dots && product->k >= LONG;
 }
 
@@ -602,7 +641,7 @@ fxjit_gemm(const product_t *product)
         fxjit_openmp.parallel(by_parts, &task, (unsigned)threads, 0);
         return task.failed ? -1 : 0;
     }
-    int wide = product->m <= SHORT && product->n >= ALONE * threads;
+    int wide = (product->m <= SHORT && product->n >= ALONE * threads) || product->packed != NULL;
     if (is_few(product) || wide || product->m < 2 * ROWS * threads) {
         fxjit_openmp.parallel(by_columns, &task, (unsigned)threads, 0);
         return task.failed ? -1 : 0;

@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     int64_t m, n, k;
     matrix_t a, b;
+    const float *packed; /* columns that fxjit_gemm_pack_columns packed, in the place of b; or NULL */
     float *out;
     int64_t line;
     int add;
@@ -42,6 +43,9 @@ int fxjit_gemm_alone(const product_t *product);
 int fxjit_gemm_batch(const product_t *first, const batch_t *batch);
 /* `count` columns of b from `column` on in panels of two vectors, `depth` rows each; the last panel is filled up with zeros. */
 void fxjit_gemm_pack(const matrix_t *b, int64_t depth, int64_t column, int64_t count, float *to);
+/* All of b's columns so, and how many columns room is to be for. */
+void fxjit_gemm_pack_columns(const matrix_t *b, int64_t depth, int64_t columns, float *to);
+int64_t fxjit_gemm_packed_columns(int64_t columns);
 /* Calls the function on the caller's thread, in a region of OpenMP: libraries that it calls take no threads of their own there. */
 void fxjit_on_one_thread(void (*function)(void *), void *data);
 

@@ -126,101 +126,32 @@ matrix_of(PyObject *tensor, int64_t dims, int64_t **sizes, int64_t **strides)
     return data;
 }
 
-/* multiply_pairs()'s second operand, packed by pack_pairs(): its memory, or NULL with an exception. */
-static const uint32_t *
-packed_of(PyObject *tensor, const pairs_product_t *product)
-{
-    int64_t *sizes, *strides;
-    uint16_t *data = matrix_of(tensor, 1, &sizes, &strides);
-    if (data != NULL && sizes[0] != 2 * fxjit_packed_pairs(product->n, product->k)) {
-        PyErr_SetString(PyExc_ValueError, "these are other weights than were packed");
-        return NULL;
-    }
-    return (const uint32_t *)data;
-}
-
-PyObject *
-fxjit_packed_size(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    long long columns, terms;
-    if (!PyArg_ParseTuple(args, "LL", &columns, &terms)) {
-        return NULL;
-    }
-    if (!fxjit_pairs_run()) {
-        PyErr_SetString(PyExc_RuntimeError, "this processor multiplies no pairs of bfloat16");
-        return NULL;
-    }
-    return PyLong_FromLongLong(2 * fxjit_packed_pairs(columns, terms));
-}
-
-PyObject *
-fxjit_pack_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
-{
-    int64_t dim = 0, *sizes = NULL, *strides = NULL;
-    void *data = NULL, *handle;
-    if (count != 2) {
-        return PyErr_Format(PyExc_TypeError, "pack_pairs() takes 2 arguments, not %zd", count);
-    }
-    if (!fxjit_pairs_run()) {
-        PyErr_SetString(PyExc_RuntimeError, "this processor multiplies no pairs of bfloat16");
-        return NULL;
-    }
-    handle = fxjit_tensor_is_plain(args[0]) ? fxjit_tensor_handle(args[0]) : NULL;
-    if (handle == NULL || fxjit_shim.get_dim(handle, &dim) || dim != 2 || fxjit_shim.get_sizes(handle, &sizes) ||
-        fxjit_shim.get_strides(handle, &strides) || (strides[0] != 1 && strides[1] != 1) ||
-        fxjit_shim.get_data_ptr(handle, &data)) {
-        PyErr_SetString(PyExc_TypeError, "pack_pairs() takes a plain matrix of bfloat16 whose rows or columns are contiguous");
-        return NULL;
-    }
-    const int by_rows = strides[1] != 1;
-    const pairs_product_t product = {.n = sizes[0], .k = sizes[1], .b = data, .b_line = by_rows ? strides[1] : strides[0],
-                                     .by_rows = by_rows};
-    const uint32_t *packed = packed_of(args[1], &product);
-    if (packed == NULL) {
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    fxjit_pairs_pack(&product, (uint32_t *)packed);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
 PyObject *
 fxjit_multiply_pairs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     pairs_product_t product = {0};
     int64_t *rows, *columns, *results, *more, *row_strides, *column_strides, *result_strides, *strides;
-    if (count != 5) {
-        return PyErr_Format(PyExc_TypeError, "multiply_pairs() takes 5 arguments, not %zd", count);
+    if (count != 4) {
+        return PyErr_Format(PyExc_TypeError, "multiply_pairs() takes 4 arguments, not %zd", count);
     }
     if (!fxjit_pairs_run()) {
         PyErr_SetString(PyExc_RuntimeError, "this processor multiplies no pairs of bfloat16");
         return NULL;
     }
     product.a = matrix_of(args[0], 2, &rows, &row_strides);
-    product.out = product.a == NULL ? NULL : matrix_of(args[3], 2, &results, &result_strides);
+    product.b = product.a == NULL ? NULL : matrix_of(args[1], 2, &columns, &column_strides);
+    product.out = product.b == NULL ? NULL : matrix_of(args[3], 2, &results, &result_strides);
     product.bias = product.out == NULL || args[2] == Py_None ? NULL : matrix_of(args[2], 1, &more, &strides);
     if (PyErr_Occurred()) {
         return NULL;
     }
     product.m = rows[0];
     product.k = rows[1];
-    product.n = results[1];
+    product.n = columns[0];
     product.a_line = row_strides[0];
+    product.b_line = column_strides[0];
     product.line = result_strides[0];
-    if (args[4] == Py_True) {
-        product.packed = packed_of(args[1], &product);
-    }
-    else {
-        product.b = matrix_of(args[1], 2, &columns, &column_strides);
-    }
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (product.packed == NULL) {
-        product.b_line = column_strides[0];
-    }
-    if ((product.packed == NULL && (columns[0] != product.n || columns[1] != product.k)) || results[0] != product.m || (product.bias != NULL && more[0] != product.n)) {
+    if (columns[1] != product.k || results[0] != product.m || results[1] != product.n || (product.bias != NULL && more[0] != product.n)) {
         PyErr_SetString(PyExc_ValueError, "multiply_pairs(): the sizes do not fit");
         return NULL;
     }

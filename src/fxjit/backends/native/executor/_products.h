@@ -24,6 +24,9 @@ fxjit_leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_
 
 /* 0, or -1 where there is no memory. Without the GIL. */
 int fxjit_multiply(const product_t *product);
+/* out = a b (+ bias, or NULL), of which b is packed; a's rows and out's are contiguous. The same. */
+int fxjit_multiply_packed_floats(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_line, const float *packed,
+                                 const float *bias, float *out, int64_t line);
 /* Whether our kernels multiply such batches, and says in `first` which of them: else ATen does. */
 int fxjit_own_batches(product_t *first, const batch_t *batch);
 
@@ -31,8 +34,10 @@ PyObject *fxjit_product_class(PyObject *module, PyObject *args);
 PyObject *fxjit_time_product(PyObject *module, PyObject *args);
 PyObject *fxjit_set_product_library(PyObject *module, PyObject *args);
 PyObject *fxjit_multiply_pairs(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* Weights that are packed once: _packed_weights.c. */
 PyObject *fxjit_packed_size(PyObject *module, PyObject *args);
-PyObject *fxjit_pack_pairs(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *fxjit_pack_weight(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *fxjit_multiply_packed(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* The address of what multiplies float32 as Fortran's sgemm, for kernels that do it on a thread of their own. */
 PyObject *fxjit_blas_address(PyObject *module, PyObject *ignored);
 

@@ -555,16 +555,20 @@ PyDoc_STRVAR(set_vector_bits_doc,
 "set_vector_bits(bits, /) -> None\n\nTakes kernels for vectors of so many bits from now on. ValueError where this processor has none.");
 
 PyDoc_STRVAR(multiply_pairs_doc,
-"multiply_pairs(rows, columns, bias, out, packed, /) -> None\n\nMatrices of bfloat16 multiplied by our own kernel of pairs: "
-"out = rows columns^T (+ bias, or None), of plain tensors whose rows are contiguous. `packed`: pack_pairs() made the columns. "
-"RuntimeError where the processor has no AVX512-BF16.");
+"multiply_pairs(rows, columns, bias, out, /) -> None\n\nMatrices of bfloat16 multiplied by our own kernel of pairs: out = rows columns^T "
+"(+ bias, or None), of plain tensors whose rows are contiguous. RuntimeError where the processor has no AVX512-BF16.");
 
-PyDoc_STRVAR(pack_pairs_doc,
-"pack_pairs(columns, out, /) -> None\n\nPacks a matrix of bfloat16, a row for each result, as multiply_pairs() reads it, to a "
-"vector of packed_pairs() numbers.");
+PyDoc_STRVAR(packed_size_doc,
+"packed_size(columns, terms, halves, /) -> int\n\nHow many numbers so many columns of so many terms are when they are packed: of "
+"bfloat16, or of float32. RuntimeError where this processor has no kernels for them.");
 
-PyDoc_STRVAR(packed_pairs_doc,
-"packed_pairs(columns, terms, /) -> int\n\nHow many numbers so many columns of so many terms are when they are packed.");
+PyDoc_STRVAR(pack_weight_doc,
+"pack_weight(columns, out, /) -> None\n\nPacks a matrix of float32 or bfloat16, a row for each result, for multiply_packed(): to a "
+"vector of packed_size() numbers.");
+
+PyDoc_STRVAR(multiply_packed_doc,
+"multiply_packed(rows, packed, bias, out, /) -> None\n\nout = rows columns^T (+ bias, or None), of plain tensors whose rows are "
+"contiguous, by columns that pack_weight() packed.");
 
 PyDoc_STRVAR(product_class_doc,
 "product_class(m, n, k, a_turned, b_turned, /) -> int\n\nThe class of a product of float32 matrices that one library multiplies; -1 "
@@ -633,8 +637,9 @@ static PyMethodDef functions[] = {
     {"vector_bits", fxjit_vector_bits, METH_NOARGS, vector_bits_doc},
     {"set_vector_bits", fxjit_set_vector_bits, METH_O, set_vector_bits_doc},
     {"product_class", fxjit_product_class, METH_VARARGS, product_class_doc},
-    {"packed_pairs", fxjit_packed_size, METH_VARARGS, packed_pairs_doc},
-    {"pack_pairs", (PyCFunction)(void (*)(void))fxjit_pack_pairs, METH_FASTCALL, pack_pairs_doc},
+    {"packed_size", fxjit_packed_size, METH_VARARGS, packed_size_doc},
+    {"pack_weight", (PyCFunction)(void (*)(void))fxjit_pack_weight, METH_FASTCALL, pack_weight_doc},
+    {"multiply_packed", (PyCFunction)(void (*)(void))fxjit_multiply_packed, METH_FASTCALL, multiply_packed_doc},
     {"multiply_pairs", (PyCFunction)(void (*)(void))fxjit_multiply_pairs, METH_FASTCALL, multiply_pairs_doc},
     {"set_product_library", fxjit_set_product_library, METH_VARARGS, set_product_library_doc},
     {"time_product", fxjit_time_product, METH_VARARGS, time_product_doc},

@@ -399,7 +399,7 @@ fxjit_step_call_kernel(frame_t *frame, const CALL_KERNEL_operands *o)
 /* -- matrix products -----------------------------------------------------------------------------------------------*/
 
 /* The types of products, of their results as well; EIGHTHS: of halves by integers of eight bits; PAIRS: more rows of halves. */
-enum { FLOATS, DOUBLES, HALVES, EIGHTHS, PAIRS, PACKED_PAIRS };
+enum { FLOATS, DOUBLES, HALVES, EIGHTHS, PAIRS, PACKED_PAIRS, PACKED_FLOATS };
 
 /* By our kernel for few rows of bfloat16, with the numbers of fxjit_step_gemm. */
 static int
@@ -455,6 +455,26 @@ multiply_pairs(const int64_t *s, void *out, void *a, void *b, void *bias, int pa
     return done;
 }
 
+/* The same of float32 by packed weights. */
+static int
+multiply_packed(const int64_t *s, void *out, void *a, void *b, void *bias, int unlocked)
+{
+    if (!fxjit_gemm_runs()) {
+        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX2 or AVX-512");
+        return -1;
+    }
+    PyThreadState *state = unlocked ? PyEval_SaveThread() : NULL;
+    int done = fxjit_multiply_packed_floats(s[0], s[1], s[2], (const float *)a + s[5], s[3], b,
+                                            bias == NULL ? NULL : (const float *)bias + s[13], (float *)out + s[11], s[9]);
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
+    if (done < 0) {
+        PyErr_NoMemory();
+    }
+    return done;
+}
+
 /* into[m, n] (+)= a[m, k] b[k, n], row after row; with a bias each row starts as that. The numbers: m n k, then for a, b and
  * into each: row stride, column stride, offset; then the bias's stride and offset. Calls the BLAS as ATen does. */
 int
@@ -477,6 +497,9 @@ fxjit_step_gemm(frame_t *frame, const GEMM_operands *o)
     }
     if (o->type == PAIRS || o->type == PACKED_PAIRS) {
         return multiply_pairs(s, out, a, b, bias, o->type == PACKED_PAIRS, (int)o->unlocked);
+    }
+    if (o->type == PACKED_FLOATS) {
+        return multiply_packed(s, out, a, b, bias, (int)o->unlocked);
     }
     char *to = (char *)out + s[11] * item;
     const char *from_a = (const char *)a + s[5] * item, *from_b = (const char *)b + s[8] * item;
@@ -568,7 +591,7 @@ fxjit_step_bmm(frame_t *frame, const BMM_operands *o)
         return -1;
     }
     int32_t problem;
-    product_t first;
+    product_t first = {0};
     batch_t batch;
     int by_own = o->float32 && own_batch(out, a, b, &first, &batch);
     Py_BEGIN_ALLOW_THREADS

@@ -25,6 +25,8 @@
 #define fxjit_gemm_alone IN_SET(fxjit_gemm_alone)
 #define fxjit_gemm_batch IN_SET(fxjit_gemm_batch)
 #define fxjit_gemm_pack IN_SET(fxjit_gemm_pack)
+#define fxjit_gemm_pack_columns IN_SET(fxjit_gemm_pack_columns)
+#define fxjit_gemm_packed_columns IN_SET(fxjit_gemm_packed_columns)
 #define fxjit_convolution_room IN_SET(fxjit_convolution_room)
 #define fxjit_convolution_threads IN_SET(fxjit_convolution_threads)
 #define fxjit_convolve IN_SET(fxjit_convolve)

@@ -28,7 +28,7 @@ from ..lower.blas import (
     Product,
     blas_is_atens,
     origin,
-    product_by_packed_pairs,
+    product_by_packed,
     product_by_pairs,
     product_of,
     product_of_few_rows,
@@ -67,7 +67,7 @@ LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
 #: by packed weights.
 PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
 BY_PAIRS = len(PRODUCT_TYPES)
-BY_PACKED_PAIRS = BY_PAIRS + 1
+BY_PACKED = {torch.bfloat16: BY_PAIRS + 1, torch.float32: BY_PAIRS + 2}
 #: The devices whose memory programs allocate and look at by torch's shim.
 DEVICES = ("cpu", "cuda")
 
@@ -275,9 +275,9 @@ class _Planner:
         if product is not None and pairs_are_faster(*map(self.hints, (product.m, product.n, product.k))):
             self.multiply(node, product, BY_PAIRS)
             return
-        product = product_by_packed_pairs(node, self.low)
+        product = product_by_packed(node, self.low)
         if product is not None:
-            self.multiply(node, product, BY_PACKED_PAIRS)
+            self.multiply(node, product, BY_PACKED[meta_of(node).dtype])
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return

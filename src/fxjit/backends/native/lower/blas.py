@@ -67,9 +67,9 @@ def product_by_pairs(node: torch.fx.Node, low: Lowering) -> Product | None:
     return found
 
 
-def product_by_packed_pairs(node: torch.fx.Node, low: Lowering) -> Product | None:
-    """A product by weights that were packed for that kernel (`fxjit::linear_of_pairs`)."""
-    if op_name(node) != "linear_of_pairs.default":
+def product_by_packed(node: torch.fx.Node, low: Lowering) -> Product | None:
+    """A product by weights that were packed for our own kernels (`fxjit::linear_of_packed`)."""
+    if op_name(node) != "linear_of_packed.default":
         return None
     x, packed, bias, n = node.args
     a, row = rows_of(x, low), None if bias is None else bias_row(bias, n, low)

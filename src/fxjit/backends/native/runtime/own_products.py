@@ -85,31 +85,55 @@ def _compared(shape: Shape, number: int) -> Library:
 MOST_OF_PAIRS: Final = (512, 2048, 2048)
 #: Multiplications below which a product is ATen's without a measurement.
 LEAST_OF_PAIRS: Final = 1 << 16
-_pairs: dict[tuple[int, int, int, bool], bool] = {}
+_pairs: dict[tuple[int, ...], bool] = {}
 
 
-def pairs_are_faster(m: int, n: int, k: int, *, packed: bool = False) -> bool:
-    """Whether our kernel of pairs is faster than oneDNN at such a product: of sizes that are powers of two, the next ones.
-    `packed`: by weights that were packed for it before."""
+def pairs_are_faster(m: int, n: int, k: int) -> bool:
+    """Whether our kernel of pairs is faster than oneDNN at such a product: of sizes that are powers of two, the next ones."""
     if not may_decide() or m * n * k < LEAST_OF_PAIRS:
         return False
-    m, n, k = (min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_PAIRS, strict=True))
-    if (m, n, k, packed) not in _pairs:
-        how = "packed pairs" if packed else "pairs"
+    sizes = tuple(min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_PAIRS, strict=True))
+    if sizes not in _pairs:
         aten, own = nanoseconds(
-            (how, KERNELS, (m, n, k)), lambda: _compare_pairs(m, n, k, packed), "products of bfloat16 compared",
-            lambda found: f"products of halves like {m} x {n} x {k}: {found[0] / 1e3:.1f} us by oneDNN, "
-                          f"{found[1] / 1e3:.1f} by {how}")
-        _pairs[m, n, k, packed] = own * MARGIN < aten
-    return _pairs[m, n, k, packed]
+            ("pairs", KERNELS, sizes), lambda: _compare_pairs(*sizes), "products of bfloat16 compared",
+            lambda found: f"products of halves like {sizes}: {found[0] / 1e3:.1f} us by oneDNN, {found[1] / 1e3:.1f} by pairs")
+        _pairs[sizes] = own * MARGIN < aten
+    return _pairs[sizes]
 
 
-def _compare_pairs(m: int, n: int, k: int, packed: bool) -> list[int]:
+def _compare_pairs(m: int, n: int, k: int) -> list[int]:
     with _disable_current_modes(), torch.no_grad():
         rows, weight, bias = (torch.ones(sizes, dtype=torch.bfloat16) for sizes in ((m, k), (n, k), (n,)))
         out, columns = torch.empty(m, n, dtype=torch.bfloat16), weight.t()
-        read = weight
-        if packed:
-            read = torch.empty(_C.packed_pairs(n, k), dtype=torch.bfloat16)
-            _C.pack_pairs(weight, read)
-        return in_turns(lambda: torch.addmm(bias, rows, columns), lambda: _C.multiply_pairs(rows, read, bias, out, packed))
+        return in_turns(lambda: torch.addmm(bias, rows, columns), lambda: _C.multiply_pairs(rows, weight, bias, out))
+
+
+# Products by packed weights
+
+_packed: dict[tuple[torch.dtype, int, int, int], bool] = {}
+
+
+def packed_is_faster(dtype: torch.dtype, m: int, n: int, k: int) -> bool:
+    """Whether our kernel is faster at a product of float32 or bfloat16 by weights that were packed before than what would
+    multiply them as they are; of sizes that are powers of two, the next ones."""
+    if not may_decide() or m * n * k < LEAST_OF_PAIRS:
+        return False
+    most = (MOST, MOST, MOST) if dtype is torch.float32 else MOST_OF_PAIRS
+    m, n, k = (min(1 << (size - 1).bit_length(), limit) for size, limit in zip((m, n, k), most, strict=True))
+    if (dtype, m, n, k) not in _packed:
+        lying, packed = nanoseconds(
+            ("packed weights", KERNELS, str(dtype), (m, n, k)), lambda: _compare_packed(dtype, m, n, k),
+            "products by packed weights compared",
+            lambda found: f"products like {m} x {n} x {k}: {found[0] / 1e3:.1f} us, by packed weights {found[1] / 1e3:.1f}")
+        _packed[dtype, m, n, k] = packed * MARGIN < lying
+    return _packed[dtype, m, n, k]
+
+
+def _compare_packed(dtype: torch.dtype, m: int, n: int, k: int) -> list[int]:
+    with _disable_current_modes(), torch.no_grad():
+        rows, weight = (torch.ones(sizes, dtype=dtype) for sizes in ((m, k), (n, k)))
+        packed, out, columns = weight.new_empty(_C.packed_size(n, k, dtype is torch.bfloat16)), rows.new_empty(m, n), weight.t()
+        _C.pack_weight(weight, packed)
+        found = in_turns(lambda: torch.mm(rows, columns), lambda: _C.multiply_packed(rows, packed, None, out))
+    own = _C.time_product(m, n, k, False, True, TURNS)[1] if dtype is torch.float32 else found[0]
+    return [min(found[0], own), found[1]]
