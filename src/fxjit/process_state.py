@@ -85,7 +85,7 @@ def bound() -> Iterator[set[str | ResultOf]]:
         _bound.reset(token)
 
 
-def _float32_precision() -> str:
+def read_precision() -> str:
     """The precision that float32 operands of products are rounded to, where it is set: "mkldnn.matmul=bf16
     cuda.matmul=tf32"."""
     get: Any = torch._C._get_fp32_precision_getter  # type: ignore[attr-defined]  # not in the stubs
@@ -101,7 +101,7 @@ def float32_code(precision: str) -> int:
 
 def float32_code_now() -> int:
     """The code of the present setting for the C side, which compares it."""
-    return float32_code(_float32_precision())
+    return float32_code(read_precision())
 
 
 def distributed_dispatch() -> tuple[Any, ...] | None:
@@ -118,7 +118,7 @@ def distributed_dispatch() -> tuple[Any, ...] | None:
 
 #: Each state that a backend may query, and how it is read.
 QUERYABLE: dict[str, Callable[[], Any]] = {
-    "float32_precision": _float32_precision,
+    "float32_precision": read_precision,
 }
 #: Each state that the trace of distributed tensors reads, beside their placements.
 OF_WRAPPERS: dict[str, Callable[[], Any]] = {"distributed_dispatch": distributed_dispatch}

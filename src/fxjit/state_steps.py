@@ -8,9 +8,10 @@ they do nothing. A graph that raises leaves the blocks that it is in, the innerm
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import torch
@@ -18,6 +19,8 @@ import torch
 from fxjit import torch_private
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: Gives what sets a setting of the process back to its present value.
+Saved = Callable[[], Callable[[], object]]
 _active_fake_mode: Final[Any] = torch_private.optional("torch._guards.active_fake_mode")
 
 
@@ -28,6 +31,8 @@ class _Open(threading.local):
         self.managers: list[Any] = []
         #: What entering gave, by the step, until the code around the graph takes it.
         self.given: dict[int, Any] = {}
+        #: What sets each setting back that a trace or a compile under way has applied.
+        self.applied: dict[Saved, Callable[[], object]] = {}
 
 
 _open: Final = _Open()
@@ -37,6 +42,7 @@ def step(uses_rng: bool = False) -> Callable[[F], F]:
     """Marks a function as a step. `uses_rng`: it reads or sets the state of random generators."""
     def mark(fn: F) -> F:
         fn.is_step = fn.changes_state = True  # type: ignore[attr-defined]  # for backends, and for graph/facts.py
+        fn.is_undone = True  # type: ignore[attr-defined]  # where the graph raises (leaving_blocks), for speculation.py
         fn.uses_rng = uses_rng  # type: ignore[attr-defined]  # for schemas.py
         return fn
     return mark
@@ -75,13 +81,38 @@ def leaving(uses_rng: bool) -> Callable[[], None]:
     return leave_block
 
 
-def calling(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
-    """A step that calls `fn`, for what that sets."""
+def calling(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+            saved: Saved | None = None) -> Callable[[], None]:
+    """A step that calls `fn`, for what that sets. `saved`: it is a setting, which a graph that raises sets back. In a block of
+    another step that does so by itself."""
     @step()
     def call_for_state() -> None:
         if not is_traced():
             fn(*args, **kwargs)
+    if saved is not None:
+        call_for_state.saved = saved  # type: ignore[attr-defined]  # for what runs the graph, and what compiles its parts
+        call_for_state.apply = functools.partial(fn, *args, **kwargs)  # type: ignore[attr-defined]
     return call_for_state
+
+
+def apply(step: Any) -> None:
+    """What a setting's step sets, for the trace, or the compile, of what stands behind it: until `applying` ends."""
+    if hasattr(step, "saved"):
+        if step.saved not in _open.applied:
+            _open.applied[step.saved] = step.saved()
+        step.apply()
+
+
+@contextlib.contextmanager
+def applying() -> Iterator[None]:
+    """Settings that are applied inside are as before afterwards."""
+    outer, _open.applied = _open.applied, {}
+    try:
+        yield
+    finally:
+        inner, _open.applied = _open.applied, outer
+        for set_back in inner.values():
+            set_back()
 
 
 @step(uses_rng=True)
@@ -122,14 +153,18 @@ def batch_norm_by_count(given: torch.Tensor, running_mean: torch.Tensor, running
 batch_norm_by_count.is_step = True  # type: ignore[attr-defined]  # it cannot be traced: it reads a number out of a tensor
 
 
-def leaving_blocks(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which leaves the blocks that its steps have entered where it raises."""
+def leaving_blocks(run: Callable[..., Any], settings: Sequence[Saved] = ()) -> Callable[..., Any]:
+    """`run`, which leaves the blocks that its steps have entered, and sets the settings back, where it raises: the program's
+    code starts over then, if nothing else stands against that."""
     def call(*args: Any) -> Any:
         before = len(_open.managers)
+        set_back = [saved() for saved in settings]
         try:
             return run(*args)
         except BaseException:  # whatever ends the graph
             while len(_open.managers) > before:
                 _open.managers.pop().__exit__(None, None, None)
+            for each in set_back:
+                each()
             raise
     return call

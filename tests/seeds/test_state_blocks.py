@@ -725,3 +725,32 @@ def test_gradients_beside_steps(fn: Any, in_graph: bool, backend: str) -> None:
                     result.backward()
             assert_same(*[torch.utils._pytree.tree_map(torch.Tensor.detach, each) for each in results], rtol=rtol)
             assert_same([each.grad for each in mine.parameters()], [each.grad for each in eager.parameters()], rtol=rtol)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_handlers_see_what_is_raised_behind_a_step(backend: str) -> None:
+    """The blocks are left and the generator is as it was, and the program starts over."""
+    def seeds(x, at):
+        torch.manual_seed(3)
+        try:
+            return x[at] + 1
+        except IndexError:
+            return torch.rand(2)
+
+    def in_a_block(x, at):
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            try:
+                return x[at] + torch.rand(1)
+            except IndexError:
+                return torch.rand(2)
+
+    for fn in (seeds, in_a_block):
+        fxjit.reset()
+        compiled = fxjit.compile(fn, backend=backend)
+        for at in (1, 7, 2):
+            found = []
+            for call in (compiled, fn):
+                torch.manual_seed(at)
+                found.append((call(torch.zeros(3), torch.tensor([at])).tolist(), torch.rand(1).item()))
+            assert found[0] == found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -126,6 +127,24 @@ def test_flags_at_a_break_behind_them() -> None:
     fxjit.reset()
     x = torch.zeros(3)
     assert outcome(fxjit.compile(fn, backend="eager"), x) == outcome(fn, x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_handlers_see_what_is_raised_behind_a_flag(backend: str) -> None:
+    """The flags are as before where the graph raises, and the program starts over."""
+    def fn(x, at):
+        before = cudnn.benchmark
+        cudnn.benchmark = not before
+        try:
+            return x[at] * 2, cudnn.benchmark
+        except IndexError:
+            return x - 1, cudnn.benchmark
+
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend=backend)
+    for at in (1, 7, 2):
+        x, index = torch.zeros(3), torch.tensor([at])
+        assert outcome(functools.partial(compiled, at=index), x) == outcome(functools.partial(fn, at=index), x)
 
 
 def test_what_is_set_from_outside_later() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from fxjit import config
+from fxjit import config, state_steps
 from fxjit.copied_context import in_copied_context
 from fxjit.errors import InternalError, RestartTrace, SkipFrameSignal
 from fxjit.frontend import entries
@@ -78,7 +78,7 @@ def preserved_state() -> Iterator[None]:
     cache = torch.is_autocast_cache_enabled()
     kernels = contexts.attention_kernels()
     try:
-        with contexts.hidden_from_saved_tensor_hooks():
+        with contexts.hidden_from_saved_tensor_hooks(), state_steps.applying():
             yield
     finally:
         contexts.restore_attention_kernels(kernels)

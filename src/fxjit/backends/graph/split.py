@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from fxjit import torch_private
 from fxjit._C import tell_unwritten
 from fxjit.schemas import name_of, storages_of, tensors_of, touches_sparse, writes, written
+from fxjit.state_steps import apply
 from fxjit.tensor_wrappers import is_wrapper
 
 from ..eager import as_a_block
@@ -152,6 +153,8 @@ class Part:
 
     def compiled(self, compile_part: Compile, given: dict[torch.fx.Node, Any]) -> Callable[..., Any]:
         if self.trivial:
+            for node in self.module.graph.nodes:
+                apply(node.target)  # a setting, for the parts behind it
             self.recipe = recipe.Recipe(self.module)
             return self.module.forward
         with recipe.noted() as notes:

@@ -2,7 +2,8 @@
 stands between them.
 
 A backend traces its graph, and would run the steps while it does, once and for all; of sparse tensors hardly one knows. So the
-graph is cut at each of them; one that cannot be cut runs as it was captured.
+graph is cut at each of them; one that cannot be cut runs as it was captured. What stands behind a setting (the default dtype,
+the precision of products) is compiled under it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def split_by_step(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
                 log.info("a graph that sets state of the process, or has sparse tensors, runs as it was captured")
             run = eager(gm, example_inputs)
     recipe.note(None)  # the store does not know how blocks are left, and has no sparse inputs
-    return leaving_blocks(run) if steps else run
+    settings = dict.fromkeys(node.target.saved for node in all_nodes(gm.graph) if hasattr(node.target, "saved"))
+    return leaving_blocks(run, tuple(settings)) if steps else run
 
 
 def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, protocol, tensor_methods
+from fxjit.frontend.values import backend_flags, overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, handles, pass_on, resolves
 from fxjit.frontend.values.contexts import autocast_opened
@@ -215,6 +215,8 @@ def _switch_handler(fn: Callable[..., Any]) -> Handler:
 
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         answer = known(t, args, kwargs)
+        if backend_flags.is_set(t, fn):
+            return answer
         given = [value.as_constant() for value in args], {name: value.as_constant() for name, value in kwargs.items()}
         asked = functools.partial(fn, *given[0], **given[1]) if args or kwargs else fn
         t.guard(ConstIs(CallSource(ConstSource(asked, fn.__name__)), answer.as_constant()))
@@ -484,9 +486,8 @@ def _refuse(reason: str, *functions: Any, **context: str) -> None:
         handles(fn)(refuse)
 
 
-_refuse("value-global-state", torch.set_default_dtype, torch.set_default_device, torch.set_num_threads,
-        torch.set_num_interop_threads, torch.use_deterministic_algorithms, torch.set_deterministic_debug_mode,
-        torch.set_warn_always, torch.set_float32_matmul_precision, torch.set_flush_denormal,
+_refuse("value-global-state", torch.set_default_device, torch.set_num_threads,
+        torch.set_num_interop_threads, torch.set_warn_always, torch.set_flush_denormal,
         torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
         torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,

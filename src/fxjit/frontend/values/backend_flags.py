@@ -1,16 +1,21 @@
 """Flags of `torch.backends.cudnn` that choose an algorithm where an operator runs, and how tensors are printed: nothing that a
 trace or a backend decides depends on them, so that setting one is a step of the graph (fxjit/state_steps.py).
+
+So is setting the default dtype, the precision of products, deterministic algorithms and the kernels of attention, on which what
+is made of the operators behind it depends: these are traced, and compiled, under what was set.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit import state_steps
+from fxjit import process_state, state_steps, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
@@ -23,6 +28,20 @@ _CUDNN: Final = torch.backends.cudnn
 _FLAGS: Final = ("benchmark", "deterministic")
 _WRITTEN: Final = "flags of torch.backends.cudnn"
 _PRINT_OPTIONS: Final = inspect.signature(torch.set_printoptions)
+
+
+def _cudnn_saved(name: str) -> state_steps.Saved:
+    def saved() -> Callable[[], object]:
+        before = getattr(_CUDNN, name)
+
+        def set_back() -> None:
+            if getattr(_CUDNN, name) != before:
+                setattr(_CUDNN, name, before)
+        return set_back
+    return saved
+
+
+_CUDNN_SAVED: Final = {name: _cudnn_saved(name) for name in _FLAGS}
 
 
 def store(t: Tracer, module: types.ModuleType, name: str, value: Value | None) -> bool:
@@ -38,7 +57,7 @@ def store(t: Tracer, module: types.ModuleType, name: str, value: Value | None) -
     def refuse(t: Tracer) -> NoReturn:
         t.break_("value-global-state", function=f"torch.backends.cudnn.{name}")
 
-    emit_step(t, state_steps.calling(setattr, (module, name, wanted.as_constant()), {}), [], refuse)
+    emit_step(t, state_steps.calling(setattr, (module, name, wanted.as_constant()), {}, _CUDNN_SAVED[name]), [], refuse)
     t.new_source_state(_WRITTEN)[name] = wanted
     return True
 
@@ -90,3 +109,74 @@ def _set_printoptions(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
         refuse(t)
     emit_step(t, state_steps.calling(torch.set_printoptions, given, named), [], refuse)
     return t.make(None)
+
+
+# -- settings that operators, traces and backends depend on ----------------------------------------------------------
+
+
+_SETTINGS: Final = "settings"
+#: What `torch.get_float32_matmul_precision` names, and the precision of each product once that was set: only from there can the
+#: present one be set back.
+_precisions: Final[dict[str, object]] = {}
+
+
+def is_set(t: Tracer, query: Callable[..., Any]) -> bool:
+    """Whether the trace has set what the function queries: it is known then, and nothing to guard."""
+    return query in t.new_source_state(_SETTINGS).get("queries", ())
+
+
+def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callable[..., Any]) -> None:
+    """Calls of `fn` are steps. `queries`: the functions that tell what was set, and are guarded where the trace set nothing."""
+    signature = inspect.signature(fn)
+
+    @handles(fn)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def refuse(t: Tracer) -> NoReturn:
+            t.break_("value-global-state", function=f"torch.{fn.__name__}")
+
+        try:
+            given, named = [concrete(arg) for arg in args], {name: concrete(arg) for name, arg in kwargs.items()}
+            signature.bind(*given, **named)
+            saved()
+            step = state_steps.calling(fn, given, named, saved)
+        except (NotConcrete, TypeError, RuntimeError):  # such as where both kinds of names for a precision are used
+            refuse(t)
+        emit_step(t, step, [], refuse)
+        try:
+            state_steps.apply(step)
+        except Exception:  # the program raises it
+            refuse(t)
+        if fn is torch.set_float32_matmul_precision:
+            _precisions[torch.get_float32_matmul_precision()] = process_state.read_precision()
+        t.new_source_state(_SETTINGS).setdefault("queries", set()).update(queries)
+        return t.make(None)
+
+
+def _saved(setter: Callable[..., Any], query: Callable[..., Any]) -> state_steps.Saved:
+    return lambda: functools.partial(setter, query())
+
+
+def _deterministic_saved() -> Callable[[], object]:
+    mode, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return functools.partial(torch.use_deterministic_algorithms, mode, warn_only=warn_only)
+
+
+def _precision_saved() -> Callable[[], object]:
+    name, now = torch.get_float32_matmul_precision(), process_state.read_precision()
+    if _precisions.get(name, "" if name == "highest" else None) != now:
+        raise RuntimeError("the precision of products was set otherwise")
+    return functools.partial(torch.set_float32_matmul_precision, name)
+
+
+_CUDA: Final = torch.backends.cuda
+_setting(torch.set_default_dtype, _saved(torch.set_default_dtype, torch.get_default_dtype))
+_setting(torch.use_deterministic_algorithms, _deterministic_saved)
+_setting(torch.set_deterministic_debug_mode, _deterministic_saved)
+_setting(torch.set_float32_matmul_precision, _precision_saved, torch.get_float32_matmul_precision,
+         torch_private.optional("torch._C._get_cublas_allow_tf32"))
+for _set, _query in (
+    (_CUDA.enable_flash_sdp, _CUDA.flash_sdp_enabled), (_CUDA.enable_math_sdp, _CUDA.math_sdp_enabled),
+    (_CUDA.enable_mem_efficient_sdp, _CUDA.mem_efficient_sdp_enabled), (_CUDA.enable_cudnn_sdp, _CUDA.cudnn_sdp_enabled),
+    (_CUDA.allow_fp16_bf16_reduction_math_sdp, _CUDA.fp16_bf16_reduction_math_sdp_allowed),
+):
+    _setting(_set, _saved(_set, _query), _query)
