@@ -40,7 +40,7 @@ from fxjit import (
 from fxjit.backends.door import noted_results
 from fxjit.backends.graph import recipe
 from fxjit.backends.graph.buckets import split_by_ddp_bucket
-from fxjit.backends.graph.steps import split_by_step
+from fxjit.backends.graph.steps import settings_of, split_by_step
 from fxjit.backends.registry import checking_results, is_built_in, tells_writes
 from fxjit.backends.tiers import Deferred, Offer, offered
 from fxjit.counters import add_time
@@ -465,7 +465,8 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
     written = _positions(speculated.undo.written, graph)
     devices = _input_devices(graph)
     give_up = entries.gives_up_speculation(code, options)
-    return SpeculativeGraph(compiled, written, devices, code.co_qualname, give_up, speculated.undo.whole)
+    return SpeculativeGraph(
+        compiled, written, devices, code.co_qualname, give_up, speculated.undo.whole, settings_of(graph.graph))
 
 
 def _starting_over(result: TraceResult, graph: torch.fx.GraphModule, backend: str | Callable[..., Any],

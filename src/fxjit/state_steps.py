@@ -42,7 +42,6 @@ def step(uses_rng: bool = False) -> Callable[[F], F]:
     """Marks a function as a step. `uses_rng`: it reads or sets the state of random generators."""
     def mark(fn: F) -> F:
         fn.is_step = fn.changes_state = True  # type: ignore[attr-defined]  # for backends, and for graph/facts.py
-        fn.is_undone = True  # type: ignore[attr-defined]  # where the graph raises (leaving_blocks), for speculation.py
         fn.uses_rng = uses_rng  # type: ignore[attr-defined]  # for schemas.py
         return fn
     return mark

@@ -147,6 +147,15 @@ def set_back_behind(x):
         torch.set_default_dtype(torch.float32)
 
 
+def checked_behind(x):
+    before = torch.get_default_dtype() is torch.float32
+    torch.set_default_dtype(torch.float64 if before else torch.float32)
+    y = torch.ones(3) * x[0]
+    if y.sum() > 0.5:
+        raise ValueError
+    return y, before
+
+
 def values(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return result.dtype, result.tolist()
@@ -162,7 +171,8 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [*IN_GRAPH, refused, unknown, too_many, caught_behind, raises_behind, set_back_behind],
+@pytest.mark.parametrize("fn", [*IN_GRAPH, refused, unknown, too_many, caught_behind, raises_behind, set_back_behind,
+                                 checked_behind],
                          ids=lambda fn: fn.__name__)
 def test_as_in_eager(fn: Callable[..., Any], backend: str) -> None:
     """Called twice from the settings of the beginning, and twice from those that it leaves."""

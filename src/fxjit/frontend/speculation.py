@@ -105,7 +105,7 @@ class Speculation:
         if self._flag is None:
             return True, None
         found = self._copied_inputs(graph)
-        if found is None or found.large or any(getattr(node.target, "is_step", False) for node in all_nodes(graph)):
+        if found is None or found.large:
             return False, None
         return True, SpeculationCheck(self._flag, found)
 
@@ -178,8 +178,6 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
         return False
     if node.op != "call_function" or node.target is getattr:
         return True
-    if getattr(node.target, "is_step", False):
-        return bool(getattr(node.target, "is_undone", False))
     return not runs_once(node.target) or only_computes(node.target)
 
 

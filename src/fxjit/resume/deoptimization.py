@@ -142,8 +142,11 @@ class SpeculativeGraph:
     """`graph` for new code: its outputs but the last, or None where that says no."""
 
     def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
-                 give_up: Callable[[], None], whole: bool) -> None:
+                 give_up: Callable[[], None], whole: bool,
+                 settings: Sequence[Callable[[], Callable[[], object]]] = ()) -> None:
         self._graph = graph
+        #: Each gives what sets a setting back that the graph sets.
+        self._settings = settings
         #: The inputs that the graph writes to, whether their storages are saved whole, and what it may draw random numbers on.
         self.written, self.whole, self.devices = written, whole, devices
         self._generators = _generators(devices)
@@ -154,6 +157,7 @@ class SpeculativeGraph:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
         before = _Saved(inputs, self.written, self._generators, self._spare, self.whole)
+        set_back = [saved() for saved in self._settings]
         error: Exception | None = None
         try:
             *outputs, check_held = self._graph(*inputs)
@@ -165,6 +169,8 @@ class SpeculativeGraph:
             if not may_start_over(failed):
                 raise
             error = failed
+        for each in set_back:
+            each()
         before.restore()
         self._report(error)
         return None

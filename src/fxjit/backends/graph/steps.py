@@ -16,7 +16,7 @@ import torch.fx
 
 from fxjit import logs
 from fxjit.schemas import all_nodes, touches_sparse
-from fxjit.state_steps import leaving_blocks
+from fxjit.state_steps import Saved, leaving_blocks
 
 from ..eager import eager
 from . import recipe
@@ -46,8 +46,12 @@ def split_by_step(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compi
                 log.info("a graph that sets state of the process, or has sparse tensors, runs as it was captured")
             run = eager(gm, example_inputs)
     recipe.note(None)  # the store does not know how blocks are left, and has no sparse inputs
-    settings = dict.fromkeys(node.target.saved for node in all_nodes(gm.graph) if hasattr(node.target, "saved"))
-    return leaving_blocks(run, tuple(settings)) if steps else run
+    return leaving_blocks(run, settings_of(gm.graph)) if steps else run
+
+
+def settings_of(graph: torch.fx.Graph) -> tuple[Saved, ...]:
+    """The settings that steps of the graph set."""
+    return tuple(dict.fromkeys(node.target.saved for node in all_nodes(graph) if hasattr(node.target, "saved")))
 
 
 def _segments(gm: torch.fx.GraphModule) -> dict[Node, int] | None:
