@@ -168,3 +168,53 @@ def test_there_is_no_cache_to_empty_without_a_gpu() -> None:
         return y * 2
 
     assert_same_as_eager(fn, torch.randn(3), graphs=1)
+
+
+def test_a_constructor_of_a_tensor_is_a_view_of_it():
+    def fn(x, i):
+        y, n = torch.Tensor(x), torch.LongTensor(i)
+        z = torch.FloatTensor(x.detach())
+        z[0] = 5
+        return y * 2, n + 1, y.dtype, torch.Tensor(i).dtype, z
+
+    for backend in ("eager", "native"):
+        assert_same_as_eager(fn, torch.randn(3, requires_grad=True), torch.arange(3), backend=backend, fullgraph=True)
+    with pytest.raises(TypeError, match="expected TensorOptions"):
+        fxjit.compile(torch.FloatTensor, backend="eager")(torch.arange(3))
+
+
+def test_resizing_a_tensor_without_elements():
+    def fn(x, w):
+        mask = x.new().resize_((x.size(0), 1)).fill_(0.5).expand_as(x)
+        kept = torch.Tensor()
+        same = kept.resize_as_(x)
+        same.copy_(x)
+        zeros = w.data.new().resize_as_(w.data).zero_()
+        return mask * x, kept * 2, same is kept, kept.shape, x.new().resize_(0).shape, zeros + w
+
+    w = torch.nn.Parameter(torch.randn(2, 3))
+    for backend in ("eager", "native"):
+        compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
+        for size in (4, 2, 3):
+            x = torch.randn(size, 3)
+            torch.testing.assert_close(compiled(x, w), fn(x, w))
+
+
+def test_resizing_what_others_see_breaks_the_graph():
+    def fn(x):
+        y = x.new_zeros(4)
+        z = y.view(2, 2)
+        y.resize_(2)
+        empty = torch.empty(0)
+        alias = empty.detach()
+        empty.resize_(3).fill_(1)
+        return y + 1, z + 1, alias.shape, empty
+
+    def given(x, y):
+        y.resize_(3).fill_(2)
+        return x + 1
+
+    x, y, z = torch.ones(2), torch.empty(0), torch.empty(0)
+    torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x), fn(x))
+    torch.testing.assert_close(fxjit.compile(given, backend="eager")(x, y), given(x, z))
+    assert torch.equal(y, z)

@@ -92,9 +92,12 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
-    """`torch.Tensor([1, 2])` makes a tensor of the numbers, as of an array; `torch.Tensor(2, 3)` an empty one of that size."""
+    """`torch.Tensor([1, 2])` makes a tensor of the numbers, as of an array; `torch.Tensor(2, 3)` an empty one of that size, and
+    `torch.Tensor(x)` a view of all of a tensor."""
     @handles(cls)
     def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue) and _is_of(args[0], dtype):
+            return t.emit(torch.ops.aten.alias.default, [args[0]])
         if kwargs or tensors_in(args):
             t.break_("tensor-argument", function=name_with_module(cls), value="a tensor", type="Tensor")
         wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
@@ -106,6 +109,12 @@ def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
         if len(args) == 1 and issubclass(args[0].pytype(), (list, tuple)) and args[0].pytype() is not torch.Size:
             return _of_data(t, torch.tensor, args[0], (), wanted)
         return call_in_graph(t, torch.empty, args if args else [t.make(0)], wanted)
+
+
+def _is_of(tensor: TensorValue, dtype: torch.dtype | None) -> bool:
+    """Whether a constructor for this type, or for any, gives another tensor over the memory of this one."""
+    fake, plain = tensor.fake, tensor.cls in (torch.Tensor, torch.nn.Parameter)
+    return plain and fake.device.type == "cpu" and fake.layout is torch.strided and dtype in (None, fake.dtype)
 
 
 for _cls, _dtype in (

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
@@ -244,8 +245,7 @@ for _name in ("to_mkldnn", "sparse_resize_", "sparse_resize_and_clear_", "_coale
     METHODS[_name] = _breaking("tensor-layout", layout="sparse", why=f"the result of Tensor.{_name}")
 for _name, _why in (
     ("apply_", "calls a Python function on every number."), ("map_", "calls a Python function on every number."),
-    ("map2_", "calls a Python function on every number."), ("resize_", "changes the tensor's storage."),
-    ("resize_as_", "changes the tensor's storage."), ("resize", "changes the tensor's storage."),
+    ("map2_", "calls a Python function on every number."), ("resize", "changes the tensor's storage."),
     ("set_", "changes the tensor's storage."),
     ("__deepcopy__", "copies a Python object."), ("__reduce_ex__", "pickles the tensor."),
     ("__setstate__", "unpickles the tensor."),
@@ -253,6 +253,45 @@ for _name, _why in (
     ("is_distributed", "has no meaning for some tensors, those of `vmap` among them."),
 ):
     METHODS[_name] = _breaking("tensor-method", name=_name, why=_why)
+
+
+@method("resize_")
+def _resize_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """`x.new().resize_(2, 3)`, older than `new_empty`: a tensor without elements is another from then on."""
+    return _grown(t, "resize_", tensor, args, kwargs)
+
+
+@method("resize_as_")
+def _resize_as_(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or not isinstance(args[0], TensorValue) or args[0].cls not in (torch.Tensor, torch.nn.Parameter):
+        t.break_("tensor-method", name="resize_as_", why="changes the tensor's storage.")
+    return _grown(t, "resize_as_", tensor, (args[0].shape(t),), kwargs)
+
+
+def _grown(t: Tracer, name: str, tensor: TensorValue, sizes: Args, kwargs: Kwargs) -> Value:
+    if kwargs or not _is_empty_and_new(tensor):
+        t.break_("tensor-method", name=name, why="changes the tensor's storage.")
+    made = t.emit("new_empty", [tensor, *sizes])
+    if not isinstance(made, TensorValue) or made.node.graph is not tensor.node.graph:
+        t.break_("tensor-method", name=name, why="changes the tensor's storage.")
+    tensor.node, tensor.fake = made.node, made.fake
+    t.register_tensor(tensor)
+    return tensor
+
+
+def _is_empty_and_new(tensor: TensorValue) -> bool:
+    """Whether the graph made it, without elements, in memory of its own that nothing else has a part in."""
+    if tensor.source is not None or tensor.cls is not torch.Tensor:
+        return False
+    if tensor.new_data is not None or tensor.set_late is not None:
+        return False
+    fake, node = tensor.fake, tensor.node
+    numbers = [size for size in fake.shape if isinstance(size, int)]
+    if 0 not in numbers or fake.layout is not torch.strided or fake.requires_grad or fake._is_view() or node.users:
+        return False
+    is_alias_of = torch_private.get("torch._C._is_alias_of")
+    given = [each.meta.get("example_value") for each in node.all_input_nodes]
+    return node.op != "placeholder" and not any(isinstance(each, torch.Tensor) and is_alias_of(each, fake) for each in given)
 
 
 @method("retain_grad")
