@@ -90,3 +90,55 @@ def test_memory_is_shared():
     for call in (fn, fxjit.compile(fn, backend="eager")):
         made, given = call(torch.ones(2))
         assert made.tolist() == [1.0, 1.0] and given.tolist() == [7.0, 1.0]
+
+
+schedule, table = np.linspace(0.1, 1.0, 6), np.arange(12.0).reshape(3, 4)
+
+
+def added_in_place(y, number):
+    first = y[0]
+    y += number
+    y *= number
+    return y, first
+
+
+#: A number out of an array, by an index that varies, as schedules have it.
+OF_SCHEDULES = {
+    "quotient": lambda y, at: y / schedule[at],
+    "product": lambda y, at: schedule[at] * y - y * schedule.astype(np.float32)[at],
+    "difference": lambda y, at: (schedule[at] - y) + (y + schedule[-at]),
+    "whole numbers": lambda y, at: (y * np.arange(6)[at], y.long() * np.arange(6)[at], y.double() - schedule[at]),
+    "no dimensions": lambda y, at: (y.sum() * schedule[at], y.double().sum() / schedule[at]),
+    "of two indices": lambda y, at: (y * table[at % 3, 1], y + torch.from_numpy(table[1:, at % 3]).sum()),
+    "in place": lambda y, at: added_in_place(y.clone(), schedule[at]),
+}
+#: Those with another result than a tensor without dimensions gives: eager's, behind a break.
+OF_OTHER_TYPES = {
+    "whole tensors": lambda y, at: y.long() * schedule[at],
+    "16 bits": lambda y, at: y.half() / schedule[at],
+    "quotient of the number": lambda y, at: schedule[at] / y,
+    "power": lambda y, at: y.abs() ** schedule[at],
+    "complex numbers": lambda y, at: y.to(torch.complex64) * schedule[at],
+}
+
+
+@pytest.mark.parametrize("name", [*OF_SCHEDULES, *OF_OTHER_TYPES])
+def test_numbers_out_of_arrays_beside_tensors(name):
+    fn = {**OF_SCHEDULES, **OF_OTHER_TYPES}[name]
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=name in OF_SCHEDULES)
+    for at in range(6):
+        torch.testing.assert_close(compiled(x, at), fn(x, at), rtol=0, atol=0)
+    if name in OF_SCHEDULES:
+        assert fxjit.counters["stats"]["unique_graphs"] <= 3
+
+
+def test_gradients_beside_numbers_out_of_arrays():
+    ends = []
+    for called in (lambda y, at: y / schedule[at] * schedule[at + 1], None):
+        fn = called or fxjit.compile(lambda y, at: y / schedule[at] * schedule[at + 1], backend="native", fullgraph=True)
+        y = x.clone().requires_grad_()
+        for at in (1, 2, 3):
+            fn(y, at).sum().backward()
+        ends.append(y.grad)
+    torch.testing.assert_close(ends[1], ends[0])

@@ -25,7 +25,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotIm
 from fxjit.frontend.values.calls import exact, handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
-from fxjit.frontend.values.numpy_numbers import NumPyNumberValue, with_known_scalars
+from fxjit.frontend.values.numpy_numbers import ComputedNumber, NumPyNumberValue, with_known_scalars
 from fxjit.frontend.values.numpy_tensors import as_arrays, as_tensors, converts_tensors, gives_tensors, holds_tensors
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.symscalar import SymValue
@@ -80,7 +80,7 @@ _ARRAYS: Final = frozenset({"T", "real", "imag", "mT"})
 _UNARY: Final = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": operator.abs}
 
 
-class ArrayValue(Value):
+class ArrayValue(ComputedNumber):
     """A numpy.ndarray, or (`scalar`) a NumPy scalar that the graph computes; `tensor` holds its numbers."""
 
     def __init__(self, tensor: TensorValue, scalar: bool = False, source: Source | None = None) -> None:
@@ -95,7 +95,6 @@ class ArrayValue(Value):
 
     @property
     def tensor(self) -> TensorValue:
-        """The tensor with its numbers."""
         return self._tensor
 
     def pytype(self) -> type:
@@ -196,8 +195,9 @@ class ArrayValue(Value):
         t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
-        fn = protocol.BINARY[op]
-        return self._call(t, fn, other, self) if reflected else self._call(t, fn, self, other)
+        if self.scalar and isinstance(other, TensorValue):
+            return self.before_tensor(t, other, op, reflected)
+        return self._call(t, protocol.BINARY[op], *((other, self) if reflected else (self, other)))
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         return NOT_IMPLEMENTED if self.scalar else self._call(t, protocol.INPLACE[op], self, other)

@@ -185,6 +185,11 @@ def operation(fn: Callable[..., Any]) -> Operation:
 def _item(array: Any, key: Any) -> Any:
     """`array[key]`: a slice that steps backwards is one that steps forward of the dimension turned round."""
     parts = key if isinstance(key, tuple) else (key,)
+    kinds = {type(part) for part in parts}
+    if torch.SymInt in kinds and kinds <= {int, slice, torch.SymInt}:
+        array, parts = _selected(array, parts)
+        if not (key := parts):
+            return array
     backwards = [isinstance(part, slice) and part.step is not None and part.step < 0 for part in parts]
     if not any(backwards):
         return array[key]
@@ -198,6 +203,17 @@ def _item(array: Any, key: Any) -> Any:
         found.append(part)
         axis += rest if part is Ellipsis else count
     return tnp.flip(array, tuple(turned))[tuple(found)]
+
+
+def _selected(array: Any, parts: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The array at the numbers among the parts of a key, and the other parts: an index of torch would fix a symbol."""
+    tensor, rest = array.tensor, []
+    for part in parts:
+        if isinstance(part, slice):
+            rest.append(part)
+        else:
+            tensor = tensor.select(len(rest), part)
+    return tnp.ndarray(tensor), tuple(rest)
 
 
 def _is_mask(part: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
@@ -18,7 +19,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotIm
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue, is_number
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.frontend.values.traits import WrappedOutput
+from fxjit.frontend.values.traits import ScalarOperand, WrappedOutput
 from fxjit.guards.source import Source
 
 #: Operations with Python's result, and the same class for it: with these types of the other operand.
@@ -103,6 +104,34 @@ class _ItemMethodValue(Value):
     def rebuild(self, cg: Rebuilder) -> None:
         cg.push(self.scalar)
         cg.asm.load_attr("item")
+
+
+class ComputedNumber(ScalarOperand):
+    """A NumPy scalar that the graph computes, if it is `scalar`: to a tensor's operators a number whose type counts less than
+    the tensor's, which a tensor without dimensions is too, beside one with some."""
+
+    scalar: bool
+
+    @property
+    def tensor(self) -> TensorValue:
+        """The tensor with its number."""
+        raise AssertionError("a subclass says where it is")
+
+    def beside(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
+        mine, floats = self.tensor.fake.dtype, (torch.float32, torch.float64)  # below these, operators round once with numbers
+        whole = mine == torch.int64 and not tensor.is_floating_point() and tensor.dtype != torch.bool
+        known = whole or (mine in (*floats, torch.int64) and tensor.dtype in floats)
+        if not self.scalar or op not in _EXACT | {"/"} or not known or tensor.is_complex():
+            return None
+        if tensor.dim() or mine == tensor.dtype:
+            return self.tensor
+        return t.emit("to", [self.tensor, t.make(tensor.dtype)]) if tensor.dtype in floats else None
+
+    def before_tensor(self, t: Tracer, tensor: TensorValue, op: str, reflected: bool) -> _NotImplemented:
+        """Leaves `self op tensor` to the tensor, as NumPy does."""
+        if not reflected and op != "/" and self.beside(t, tensor.fake, op) is not None:
+            return NOT_IMPLEMENTED
+        t.break_("numpy-function", function=f"{self.pytype().__name__}.{protocol.BINARY[op].__name__} of a tensor")
 
 
 def with_known_scalars(t: Tracer, data: Value) -> Value:

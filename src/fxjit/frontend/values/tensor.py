@@ -35,7 +35,7 @@ from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.given_data import TAKEN_DATA, with_given_data
 from fxjit.frontend.values.late_numbers import LateNumber, tensor_identity
 from fxjit.frontend.values.tensor_leaves import SettableTensor
-from fxjit.frontend.values.traits import SuperLookup
+from fxjit.frontend.values.traits import ScalarOperand, SuperLookup
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, InstanceHasAttr, TypeIs
@@ -347,17 +347,21 @@ class TensorValue(SettableTensor, SuperLookup):
         own = self._own_slot(t, name, other)
         if own is not None:
             return own
-        operand = as_operand(t, other)
+        operand = self._operand(t, "" if reflected and op == "/" else op, other)
         if operand is None:
             return NOT_IMPLEMENTED
         told = overrides.dispatch(t, getattr(torch.Tensor, name, protocol.BINARY[op]), [self, operand])
         return t.emit(protocol.BINARY[op], [operand, self] if reflected else [self, operand]) if told is None else told
 
+    def _operand(self, t: Tracer, op: str, other: Value) -> Value | None:
+        operand = as_operand(t, other)
+        return other.beside(t, self.fake, op) if operand is None and isinstance(other, ScalarOperand) else operand
+
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         own = self._own_slot(t, f"__i{protocol.BINARY_METHODS[op]}__", other)
         if own is not None:
             return own
-        operand = as_operand(t, other)
+        operand = self._operand(t, op, other)
         if operand is None or op == "@":
             return NOT_IMPLEMENTED
         return same_or(self, _operate(t, protocol.INPLACE[op], [self, operand]))
