@@ -252,10 +252,10 @@ def _namespace(target: OpOverload | OpOverloadPacket) -> str:
 
 def runs_once(target: Any) -> bool:
     """Whether the callee may do something else when it is called a second time with the same arguments, once they and the
-    random generators are as they were: an operator that is not ATen's, or a function of the program's own. Functions that an
-    installed package gave to `allow_in_graph` (einops') are taken at their word: they only compute."""
+    random generators are as they were: an operator that is neither ATen's nor ours, or a function of the program's own.
+    Functions that an installed package gave to `allow_in_graph` (einops') are taken at their word: they only compute."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        return str(target).partition(".")[0] != "aten"
+        return str(target).partition(".")[0] not in ("aten", "fxjit")
     if isinstance(target, types.FunctionType) and not hasattr(target, "runs_once"):
         return not is_known(target) and not getattr(target, "is_opaque", False) and not _is_of_a_package(target)
     # What our wrappers call was rehearsed, or is NumPy's: it does nothing else than write to tensors, which is seen.

@@ -169,13 +169,25 @@ class ExponentialByNumPy(torch.autograd.Function):
         return torch.from_numpy(gradient.numpy() * ctx.saved_tensors[0].numpy())
 
 
+class SpectrumByNumPy(torch.autograd.Function):
+    """NumPy's own functions, which torch has no counterpart of, are operators of the graph."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.as_tensor(np.fft.rfft(x.detach().numpy(), norm="ortho").real, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.as_tensor(np.fft.irfft(gradient.numpy(), n=3, norm="ortho"), dtype=gradient.dtype)
+
+
 PROGRAMS = [
     lambda x: ReadsTensors.apply(x * 1).sin(), lambda x: Once.apply(x * 1, Settings()),
     lambda x: Apart.apply(x * 1, Settings()), lambda x: Reversed.apply(x * 1, Settings()) * 2,
     lambda x: Several.apply(x * 1, Settings(), torch.ones(3))[0],
     with_two_tensors, with_one_tensor_twice, with_a_function, inside_autocast, Model(),
     lambda x: CubedByNumPy.apply(x * 2) * 3, lambda x: ExponentialByNumPy.apply(x / 2).sin(),
-    lambda x: SineByNumPy.apply(x * 2) * 3,
+    lambda x: SineByNumPy.apply(x * 2) * 3, lambda x: SpectrumByNumPy.apply(x * 2) * 3,
 ]
 
 

@@ -49,6 +49,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch._functorch.vmap": ("TRACE", ""),
     "torch.func._random": ("CALL", ""),
     "torch._higher_order_ops": ("CALL", ""),
+    "torch._higher_order_ops._invoke_quant": ("TRACE", ""),
     "torch._higher_order_ops.invoke_subgraph": ("TRACE", ""),
     "torch.overrides": ("TRACE", ""),
     "torch._utils": ("TRACE", ""),

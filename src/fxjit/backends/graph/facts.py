@@ -96,7 +96,7 @@ def is_ordered(node: Node) -> bool:
 def _runs_once(node: Node) -> bool:
     # What a higher-order operator calls is an argument of it.
     return node.op == "call_function" and any(
-        isinstance(each, OpOverload) and each.namespace != "fxjit" and runs_once(each) for each in (node.target, *node.args))
+        isinstance(each, OpOverload) and runs_once(each) for each in (node.target, *node.args))
 
 
 def _tensors_in(argument: Any) -> list[torch.Tensor]:

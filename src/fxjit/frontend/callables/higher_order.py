@@ -32,6 +32,8 @@ while_loop_op: Any = torch_private.optional("torch._higher_order_ops.while_loop.
 strict_mode: Any = torch_private.optional("torch._higher_order_ops.strict_mode.strict_mode")
 strict_mode_op: Any = torch_private.optional("torch._higher_order_ops.strict_mode.strict_mode_op")
 hints_wrapper: Any = torch_private.optional("torch._higher_order_ops.hints_wrap.hints_wrapper")
+invoke_quant: Any = torch_private.optional("torch._higher_order_ops._invoke_quant.invoke_quant")
+invoke_quant_packed: Any = torch_private.optional("torch._higher_order_ops._invoke_quant.invoke_quant_packed")
 
 _map: Final[Any] = torch._higher_order_ops.map
 
@@ -333,5 +335,16 @@ def _hints_wrapper(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     return _call_inline(t, "hints_wrapper", given[0], given[1])
 
 
-for _operator, _handler in ((strict_mode, _strict_mode), (strict_mode_op, _strict_mode), (hints_wrapper, _hints_wrapper)):
+def _invoke_quant(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Its options are for a compiler that knows them. An `InvokeQuant` object gives itself as one, which calls the function in
+    eager."""
+    if not args or not kwargs.keys() <= {"scheme", "quant_options"}:
+        t.break_("call-higher-order", function="invoke_quant", why="it is called in a way of its own")
+    if "quant_options" in kwargs:
+        return t.call(args[0], args[1:])
+    return _call_inline(t, "invoke_quant", args[0], TupleValue(args[1:]))
+
+
+for _operator, _handler in ((strict_mode, _strict_mode), (strict_mode_op, _strict_mode), (hints_wrapper, _hints_wrapper),
+                            (invoke_quant, _invoke_quant), (invoke_quant_packed, _invoke_quant)):
     handles(_operator)(_handler)
