@@ -134,6 +134,39 @@ def test_what_a_varying_scalar_of_numpy_is_used_for(use, kind):
                 assert got == want
 
 
+DIVISIONS = {
+    "by a number": lambda x, n: (x + n / 2, n / 2, 6 / n, n / np.int64(4), -n),
+    "whole": lambda x, n: (x * (n // 3), n // -3, 7 // n, n % 3, n % -3, 7 % n),
+    "by zero": lambda x, n: (x + 1, 1 / (n - 5), (n - 5) / (n - 5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+@pytest.mark.parametrize(("use", "graphs"), [("by a number", 2), ("whole", 2), ("by zero", 3)])
+def test_integers_of_numpy_are_divided_as_such(use, graphs):
+    """A quotient is a float64 of NumPy's; by zero it is infinite, or NaN, which Python's numbers refuse."""
+    f = DIVISIONS[use]
+    compiled = fxjit.compile(f, backend="eager", fullgraph=True)
+    for i in (3, 4, 9, 5, -2, 8, 2**60):
+        n = np.int64(i)
+        for got, want in zip(compiled(X, n), f(X, n), strict=True):
+            assert type(got) is type(want), (got, want)
+            np.testing.assert_array_equal(got, want)
+    assert counters["stats"]["unique_graphs"] <= graphs + 1  # 2**60 is divided by a graph of its own
+
+
+def test_a_list_of_varying_scalars_becomes_a_tensor():
+    """A list that was there before, as a function that is not captured gives it."""
+    def f(x, numbers):
+        return x[:2] * torch.LongTensor(numbers), torch.tensor(numbers)
+
+    compiled = fxjit.compile(f, backend="eager", fullgraph=True)
+    for i in range(4):
+        numbers = list(np.array([i + 3, 2 * i + 4]))
+        for got, want in zip(compiled(X, numbers), f(X, numbers), strict=True):
+            assert torch.equal(got, want) and got.dtype == want.dtype
+
+
 def flat(found):
     return found if isinstance(found, (tuple, list)) else (found,)
 

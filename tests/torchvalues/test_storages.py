@@ -27,6 +27,17 @@ def kinds(x):
             isinstance(typed, torch.UntypedStorage), untyped.device, typed.device, typed.element_size(), untyped.element_size())
 
 
+HELD = torch.BoolStorage.from_buffer(bytearray(8), "big")
+
+
+def types(x):
+    """A class of storages for each dtype and device, by a metaclass of torch's."""
+    typed = x.storage()
+    return (isinstance(typed, torch.FloatStorage), isinstance(typed, torch.DoubleStorage), isinstance(HELD, torch.BoolStorage),
+            isinstance(HELD, torch.FloatStorage), isinstance(x, torch.FloatStorage), isinstance(typed, torch.cuda.FloatStorage),
+            isinstance(typed, (torch.DoubleStorage, torch.FloatStorage)), issubclass(torch.FloatStorage, torch.TypedStorage))
+
+
 def addresses(x):
     made = x + 1
     view = x.view(2, 3)
@@ -35,7 +46,7 @@ def addresses(x):
 
 @pytest.mark.filterwarnings("ignore:TypedStorage")
 @pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("program", [sizes, offsets, kinds, addresses])
+@pytest.mark.parametrize("program", [sizes, offsets, kinds, types, addresses])
 def test_facts(program, backend):
     compiled = fxjit.compile(program, backend=backend, fullgraph=True)
     for x in (X[:6], X[6:12], X[3:9].clone(), X[3:9], torch.zeros(6, dtype=torch.float64)):

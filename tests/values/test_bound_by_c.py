@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 from fxjit.testing import CompileCounter, same
@@ -139,3 +140,37 @@ def test_attributes_of_a_proxy_that_gives_anothers_dict(also: bool) -> None:
     compiled = fxjit.compile(program, backend="eager")
     for layer.training in (True, False, True):
         assert same(program(torch.ones(2)), compiled(torch.ones(2)))
+
+
+class ReadOfTheClass:
+    """A property of a class, as torch and others write it: it binds a classmethod by hand."""
+
+    def __init__(self, getter: Any) -> None:
+        self.getter = getter if isinstance(getter, (classmethod, staticmethod)) else classmethod(getter)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self.getter.__get__(instance, owner)()
+
+
+class HasProperties:
+    @ReadOfTheClass
+    def title(cls) -> str:
+        return cls.__name__.lower()
+
+    @ReadOfTheClass
+    @staticmethod
+    def constant() -> int:
+        return 3
+
+
+class OfTitle(HasProperties):
+    pass
+
+
+def test_a_descriptor_binds_a_classmethod_itself() -> None:
+    def program(x: torch.Tensor, instance: Any) -> Any:
+        bare = classmethod(lambda cls, more: (cls, more))
+        return (x * HasProperties.constant, HasProperties.title, OfTitle.title, instance.title, instance.constant,
+                bare.__get__(instance)(1), bare.__get__(None, int)(2), staticmethod(len).__get__(instance)([1, 2]))
+
+    assert_same_as_eager(program, torch.ones(2), OfTitle())

@@ -72,6 +72,7 @@ FUNCTION_RULES: Mapping[str, tuple[str, str]] = {
     "torch.onnx": ("CONSTANT", ""),
     "torch.torch_version": ("TRACE", ""),
     "torch._vendor.packaging": ("TRACE", ""),
+    "torch.storage": ("TRACE", ""),
     "torch.random": ("SKIP", "call-rng-state"),
     "torch.cuda.random": ("SKIP", "call-rng-state"),
     "torch.backends": ("CONSTANT", ""),

@@ -24,6 +24,10 @@ from fxjit.guards.source import Source
 
 #: Operations with Python's result, and the same class for it: with these types of the other operand.
 _EXACT: Final = frozenset({"+", "-", "*"})
+#: And those that are Python's, with these results, where `_divides_alike`.
+_DIVISIONS: Final = frozenset({"/", "//", "%"})
+#: Integers that a float64 holds: NumPy divides them as such.
+_LARGEST: Final = 2**53
 _TAKES: Final[dict[type, tuple[type, ...]]] = {np.int64: (int, np.int64), np.float64: (int, float, np.int64, np.float64)}
 
 
@@ -58,16 +62,19 @@ class NumPyNumberValue(SymValue, WrappedOutput):
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if isinstance(other, TensorValue):
             return NOT_IMPLEMENTED
-        if op in _EXACT and other.pytype() in _TAKES.get(self.cls, ()):
+        if other.pytype() in _TAKES.get(self.cls, ()):
             mine, theirs = self.number, _number_of(t, other)
-            found = protocol.binary(t, op, theirs, mine) if reflected else protocol.binary(t, op, mine, theirs)
-            return NumPyNumberValue(self.cls, found) if isinstance(found, SymValue) else t.make(self.cls(found.as_constant()))
+            first, second = (theirs, mine) if reflected else (mine, theirs)
+            if op in _EXACT or (op in _DIVISIONS and _divides_alike(t, op, first, second)):
+                return _of_class(t, np.float64 if op == "/" else self.cls, protocol.binary(t, op, first, second))
         fixed = self.specialize(t)
         return protocol.binary(t, op, other, fixed) if reflected else protocol.binary(t, op, fixed, other)
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         if op in ("int", "index", "float") and (op != "index" or issubclass(self.cls, np.integer)):
             return self.number.nb_unary(t, op)
+        if op in ("neg", "pos") and self.cls in _TAKES:
+            return _of_class(t, self.cls, protocol.unary(t, op, self.number))
         return protocol.unary(t, op, self.specialize(t))
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
@@ -141,8 +148,25 @@ def with_known_scalars(t: Tracer, data: Value) -> Value:
     if isinstance(data, NumPyNumberValue):
         return data.specialize(t)
     if isinstance(data, (ListValue, TupleValue)) and any(isinstance(item, NumPyNumberValue) for item in data.realized()):
-        return type(data)([with_known_scalars(t, item) for item in data.realized()])
+        made = ListValue if isinstance(data, ListValue) else TupleValue
+        return made([with_known_scalars(t, item) for item in data.realized()])
     return data
+
+
+def _of_class(t: Tracer, cls: type, number: Value) -> Value:
+    return NumPyNumberValue(cls, number) if isinstance(number, SymValue) else t.make(cls(number.as_constant()))
+
+
+def _divides_alike(t: Tracer, op: str, first: Value, second: Value) -> bool:
+    """Whether Python divides these as NumPy does, which is guarded: not by zero, integers by integers with a remainder, and to
+    a fraction such as a float64 holds."""
+    if op != "/" and not all(each.pytype() is int for each in (first, second)):
+        return False
+    if not protocol.truth(t, protocol.compare(t, "!=", second, t.make(0))):
+        return False
+    whole = [each for each in (first, second) if each.pytype() is int]
+    return op != "/" or all(protocol.truth(t, protocol.compare(t, sign, each, t.make(limit)))
+                            for each in whole for sign, limit in ((">", -_LARGEST), ("<", _LARGEST)))
 
 
 def _number_of(t: Tracer, value: Value) -> Value:

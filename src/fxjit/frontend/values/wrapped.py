@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import instance_dicts, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Callee, Rebuilder, Value
 from fxjit.frontend.values.calls import handles, resolve
-from fxjit.frontend.values.functions import items_of, string_items
+from fxjit.frontend.values.functions import MethodValue, items_of, string_items
 from fxjit.frontend.values.keys import IdentityKey, compares_by_identity
 from fxjit.frontend.values.natives import BuiltinMethodValue
 from fxjit.frontend.values.objects import UserObjectValue
@@ -122,7 +123,18 @@ class StaticMethodValue(Value):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name in ("__func__", "__wrapped__"):
             return self.func.realize()
+        if name == "__get__":
+            return protocol.make_builtin_method(t, self, name)
         return super().tp_getattro(t, name)
+
+    def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
+        func = self.func.realize()
+        if self.cls is staticmethod:
+            return func
+        if func.pytype() is not types.FunctionType:  # whether descriptors chain is up to the Python
+            t.break_("attribute-unsupported", value=self.describe(), name="__get__")
+        missing = owner is None or (owner.is_constant() and owner.as_constant() is None)
+        return MethodValue(func, t.make(instance.pytype()) if missing or owner is None else owner)
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.call(self.cls, self.func)
