@@ -252,8 +252,8 @@ DIFFERENCES = (
      "break the graph: where an operator of the graph raised, the state would stay as the graph had set it, whatever a "
      "`finally` of the program says (torch.compile has these two in the graph)"),
     ("`parameter.data = ...`, as `torch.nn.utils.vector_to_parameters` does, before a gradient of what is computed from it",
-     "is in the graph. Where the data have another shape or type, or are then viewed or written to, the graph breaks before "
-     "that use (torch.compile has it in the graph)"),
+     "is in the graph. Where the data have another shape or type, or are then written to, the graph breaks before that "
+     "use (torch.compile has it in the graph)"),
     ("nested tensors of the strided layout, and masked tensors",
      "each operator on one breaks the graph (torch.compile does not trace them either: it gives up the functions around, and "
      "counts one break)"),

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.fx
-from torch.utils import _pytree as pytree
 
 from fxjit import _C, schemas, torch_private
 from fxjit.errors import RestartTrace, leave_trace
@@ -193,16 +192,14 @@ def _break_at_uncounted(t: Tracer, node: torch.fx.Node) -> None:
 
 def _check_given_data(t: Tracer, node: torch.fx.Node) -> None:
     """Starts again, to break the graph at the first operator that takes the new data of a leaf, where these are written to
-    afterwards, which the leaf itself would count, or are seen by a view, whose base the leaf itself would be."""
+    afterwards, which the leaf itself would count."""
     taken = t.new_source_state(TAKEN_DATA)
     if not taken or node.target is with_given_data:
         return
-    made = [each for each in pytree.tree_leaves(node.meta["example_value"]) if isinstance(each, torch.Tensor)]
     written = [each.meta.get("example_value") for each in schemas.written(node)]
-    seen = [each for each in made if each.requires_grad] + [each for each in written if isinstance(each, torch.Tensor)]
-    if any(str(memory) in taken for each in seen for memory in storages(each)):
+    if any(str(memory) in taken for each in written if isinstance(each, torch.Tensor) for memory in storages(each)):
         t.break_points.takes_given_data = False
-        leave_trace(RestartTrace("data that a leaf was given, and that an operator took, are written to or viewed"))
+        leave_trace(RestartTrace("data that a leaf was given, and that an operator took, are written to"))
 
 
 def _break_at_part(t: Tracer, node: torch.fx.Node) -> None:

@@ -133,6 +133,8 @@ def _observes_gradients_of_views(candidate: Candidate) -> bool:
 
 
 def _observed_views(node: torch.fx.Node) -> list[torch.Tensor]:
+    if getattr(node.target, "gives_data", False):
+        return list(tensors_of(node))  # the gradient of a view of these goes to a leaf in other memory
     if not getattr(node.target, "sees_gradients", False):
         return []
     given = [leaf for leaf in pytree.tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]

@@ -29,3 +29,6 @@ class _GivenData(torch.autograd.Function):
 def with_given_data(leaf: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     """Called by a node of the graph: the leaf as it is after `leaf.data = data`, which happens when the graph has run."""
     return _GivenData.apply(leaf, data)  # type: ignore[no-any-return, no-untyped-call]
+
+
+with_given_data.gives_data = True  # type: ignore[attr-defined]  # for the backends
