@@ -40,7 +40,7 @@ from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.random_values import RandomValue, are_random, compute, extreme
-from fxjit.frontend.values.sequence import ListValue, sequence_part, sort_values
+from fxjit.frontend.values.sequence import ListValue, is_descending, sequence_part, sort_values
 from fxjit.frontend.values.sets import unpack_in_any_order
 from fxjit.frontend.values.text_buffers import BufferValue
 from fxjit.guards.kinds import IdIs, PythonCheck
@@ -606,7 +606,7 @@ _extreme(min, "<")
 
 @function(sorted)
 def sorted_(t: Tracer, values: Value, /, *, key: Value | None = None, reverse: Value | None = None) -> Value:
-    descending = reverse is not None and protocol.truth(t, reverse)
+    descending = is_descending(t, reverse)
     hinted = protocol.unpack_hinted
     items = hinted(t, values) if _is_given(key) else unpack_in_any_order(t, values, hinted)
     sort_values(t, items, key, descending)

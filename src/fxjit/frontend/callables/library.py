@@ -368,6 +368,8 @@ def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> V
     for number in (start, step):
         if number is not None and not any(hasattr(number.pytype(), name) for name in _OF_NUMBERS):
             t.raise_(TypeError, "a number is required")
+    if start is not None and start.pytype() is bool and step is None:
+        start = protocol.unary(t, "int", start)  # which counts by a number of C's
     return CountValue(t.make(0) if start is None else start, t.make(1) if step is None else step)
 
 
@@ -411,7 +413,10 @@ def _arrangement(fn: Any) -> None:
     @function(fn)
     def call(t: Tracer, iterable: Value, r: Value | None = None) -> Value:
         pool = protocol.unpack_hinted(t, iterable)
-        size = len(pool) if r is None or (r.is_constant() and r.as_constant() is None) else as_index(t, r)
+        whole = fn is itertools.permutations and (r is None or (r.is_constant() and r.as_constant() is None))
+        if r is None and not whole:
+            t.raise_(TypeError, f"{fn.__name__}() missing required argument 'r' (pos 2)")
+        size = len(pool) if whole or r is None else as_index(t, r)
         if size < 0:
             t.raise_(ValueError, "r must be non-negative")
         return FixedIteratorValue(fn, _rows(t, fn(pool, size)), [TupleValue(pool), t.make(size)])

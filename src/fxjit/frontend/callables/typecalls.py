@@ -250,7 +250,8 @@ def filterfalse_(t: Tracer, fn: Value, values: Value, /) -> Value:
 
 @function(enumerate)
 def enumerate_(t: Tracer, iterable: Value, start: Value | None = None) -> Value:
-    return EnumerateValue(protocol.iter_(t, iterable), t.make(0) if start is None else start)
+    count = t.make(0) if start is None else protocol.unary(t, "int", protocol.unary(t, "index", start))
+    return EnumerateValue(protocol.iter_(t, iterable), count)
 
 
 @function(reversed)

@@ -297,7 +297,7 @@ class ListValue(SequenceValue, Places):
         return t.make(None)
 
     def meth_sort(self, t: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> Value:
-        descending = reverse is not None and protocol.truth(t, reverse)
+        descending = is_descending(t, reverse)
         t.effects.mutate(self)
         items = self.realized()
         self.items = meanwhile = _Emptied()
@@ -701,6 +701,19 @@ def iterated(t: Tracer, value: Value, message: str) -> list[Value]:
     if not hasattr(value.pytype(), "__iter__") and not hasattr(value.pytype(), "__getitem__"):
         t.raise_(TypeError, message)
     return protocol.unpack_fast(t, value)
+
+
+def is_descending(t: Tracer, reverse: Value | None) -> bool:
+    """The argument of sorts. Which objects it may be is up to the Python: asked by sorting nothing."""
+    if reverse is None:
+        return False
+    cls = reverse.pytype()
+    like = reverse.as_constant() if reverse.is_constant() else cls() if cls in (list, dict, set) else True
+    try:
+        [].sort(reverse=like)
+    except TypeError as refused:
+        t.raise_(TypeError, *refused.args)
+    return protocol.truth(t, reverse)
 
 
 def sort_values(t: Tracer, items: list[Value], key: Value | None, reverse: bool) -> None:
