@@ -708,7 +708,7 @@ def is_descending(t: Tracer, reverse: Value | None) -> bool:
     if reverse is None:
         return False
     cls = reverse.pytype()
-    like = reverse.as_constant() if reverse.is_constant() else cls() if cls in (list, dict, set) else True
+    like: Any = reverse.as_constant() if reverse.is_constant() else cls() if cls in (list, dict, set) else True
     try:
         [].sort(reverse=like)
     except TypeError as refused:
