@@ -16,7 +16,6 @@ import contextlib
 import functools
 import math
 import operator
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,6 +26,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from . import torch_private
+from .quiet import quietly
 
 
 def correct_elementwise_strides() -> None:
@@ -152,12 +152,10 @@ def _run_aten(func: OpOverload, args: Sequence[object],
 
     seeded = torch.Tag.nondeterministic_seeded in func.tags
     same_numbers = torch.random.fork_rng(devices=[]) if seeded else contextlib.nullcontext()
-    with torch_private.get("torch.utils._python_dispatch._disable_current_modes")(), torch.no_grad(), same_numbers, \
-            warnings.catch_warnings():
+    with torch_private.get("torch.utils._python_dispatch._disable_current_modes")(), torch.no_grad(), same_numbers:
         try:
-            warnings.simplefilter("ignore")
             real_args, real_kwargs = pytree.tree_map(zeros, (list(args), dict(kwargs)))
-            made = func(*real_args, **real_kwargs)
+            made = quietly(functools.partial(func, *real_args, **real_kwargs))
         except Exception:  # what it takes, the operator itself has said
             return None
     return _facts_of(made)

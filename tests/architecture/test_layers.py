@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fxjit"
 LOW = {"_C", "budget", "progress", "pythons", "__version__", "process_state", "errors", "reasons", "config", "logs",
        "counters", "events", "debug", "schemas", "fake_execution", "fake_strides", "collectives", "tensor_wrappers",
-       "overlap", "composites", "first_calls",
+       "overlap", "composites", "first_calls", "quiet",
        "homes", "origins", "copied_context", "applied", "state_steps", "torch_compat", "torch_private"}
 FRONTEND_LOW = LOW | {"guards", "skips", "tensor_shim"}
 NATIVE_SHARED = ("index", "ir", "ops", "hints", "generic_sizes", "target", "choose.predictions", "choose.machine",
@@ -49,7 +49,8 @@ LAYERS: dict[str, set[str]] = {
     "state_steps": {"torch_private"},
     "schemas": {"homes", "origins", "tensor_wrappers", "torch_private"},
     "fake_execution": {"fake_strides", "torch_compat", "torch_private"},
-    "fake_strides": {"torch_private"},
+    "fake_strides": {"quiet", "torch_private"},
+    "quiet": set(),
     "tensor_wrappers": {"homes", "torch_private"},
     "overlap": {"tensor_wrappers"},
     "composites": {"schemas", "torch_private"},

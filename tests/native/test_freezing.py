@@ -138,6 +138,17 @@ def test_a_change_is_noticed(change: Callable[[Standardized], None]):
     assert change is cast_and_back or not torch.equal(before, after)
 
 
+def test_a_write_that_counts_no_version_needs_a_reset():
+    module, x = Standardized(), torch.randn(4, 16)
+    compiled = fxjit.compile(module, fullgraph=True)
+    before = assert_agree(module, compiled, x)
+    module.frequencies.data.mul_(0.5)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), before)
+    fxjit.reset()
+    assert not torch.equal(assert_agree(module, compiled, x), before)
+
+
 def test_the_option_and_the_setting_of_inductor_are_this_one():
     module, x = Standardized(), torch.randn(4, 16)
     with config.patch(freezing=False):

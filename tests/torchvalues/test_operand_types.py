@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fxjit
+from fxjit.frontend import operands as operands_module
 from fxjit.frontend.operands import OperandCheck, _accepted
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -246,3 +247,30 @@ def test_a_call_that_passed_keeps_none_of_the_programs_objects() -> None:
         assert isinstance(target, str) or target.__module__ is None or target.__module__.startswith(("torch", "_operator"))
         assert "FakeTensor" not in repr(kinds)
     assert _accepted
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: x.std(1), lambda x: x.var(1, keepdim=True), lambda x: torch.std_mean(x, 0), lambda x: x.t().std(0),
+    lambda x: x.std(),
+], ids=["std", "var", "std_mean", "of another order", "of all"])
+def test_what_is_asked_with_stand_ins_warns_of_nothing(program: Callable[[T], Any]):
+    """A stand-in has one element, whose deviation ATen warns of, also where the program has many; torch keeps warnings until
+    the call from Python ends that the question was asked in."""
+    _accepted.clear()
+    operands_module._refusal.cache_clear()
+    fxjit.reset()
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x = torch.randn(4, 6)[:, :5]
+            torch.testing.assert_close(fxjit.compile(program, backend="eager", fullgraph=True)(x), program(x))
+    finally:
+        torch.set_warn_always(before)
+
+
+def test_a_warning_of_the_programs_own_call_is_given():
+    fxjit.reset()
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        fxjit.compile(lambda x: x.std(0), backend="eager", fullgraph=True)(torch.randn(1, 6))

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import math
 import types
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from fxjit import torch_private
 from fxjit.homes import package_of
+from fxjit.quiet import quietly
 from fxjit.schemas import has_kernel, views_first_argument
 
 #: Elements of all operands up to which operators are queried with the sizes of the program.
@@ -283,15 +283,12 @@ def _raised(call: _Call, dtypes: tuple[torch.dtype, ...]) -> Exception | None:
 
     error = None
     # As eager, past all that traces or records; what ATen warns of (a variance of one number) is no matter of the program's.
-    quiet = warnings.catch_warnings(action="ignore")
-    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad(), quiet:
+    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
         for fill in (1, 0):
             build = functools.partial(_tensor, types=iter(dtypes), fill=fill)
             args, kwargs = _filled(call.args, build), {name: _filled(each, build) for name, each in call.kwargs}
             try:
-                call.func(*args, **kwargs)
-                return None
-            except Warning:  # a program's filter makes an error of one: that is no refusal
+                quietly(functools.partial(call.func, *args, **kwargs))
                 return None
             except Exception as raised:
                 error = raised.with_traceback(None)
