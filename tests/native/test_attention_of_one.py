@@ -25,8 +25,8 @@ def left(monkeypatch):
     seen = []
     lower = pipeline.lower_graph
 
-    def noted(gm):
-        low = lower(gm)
+    def noted(gm, by_aten):
+        low = lower(gm, by_aten)
         seen.extend(low.reasons.get(node) for node in gm.graph.nodes if "flash_attention" in str(node.target))
         return low
 

@@ -26,8 +26,8 @@ def added(monkeypatch):
     seen = []
     lower = pipeline.lower_graph
 
-    def noted(gm):
-        low = lower(gm)
+    def noted(gm, by_aten):
+        low = lower(gm, by_aten)
         for node in gm.graph.find_nodes(op="call_function", target=INDEX_PUT):
             base = node.args[0]
             seen.append((bool(node.meta.get(MARK)), low.storage[base] == low.storage[node] if base in low.storage else None))

@@ -22,9 +22,9 @@ def backward_operators(monkeypatch):
     seen = []
     lower = pipeline.lower_graph
 
-    def noted(gm):
+    def noted(gm, by_aten):
         seen.append([str(node.target) for node in gm.graph.nodes if node.op == "call_function"])
-        return lower(gm)
+        return lower(gm, by_aten)
 
     monkeypatch.setattr(pipeline, "lower_graph", noted)
     return seen

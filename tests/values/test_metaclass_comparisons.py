@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -118,3 +120,28 @@ def test_a_class_without_a_hash(name: str) -> None:
     compiled = fxjit.compile(lambda x: (function(), x + 1), backend="eager")
     for _ in range(2):
         assert compiled(torch.ones(2))[0] == function()
+
+
+def test_variables_are_tensors():
+    """`torch.autograd.Variable` is no base class of anything; programs of years ago ask for it."""
+    from torch.autograd import Variable
+
+    def program(x: torch.Tensor) -> Any:
+        return (x + 1, isinstance(x, Variable), isinstance(1, Variable), isinstance(torch.nn.Parameter(x), Variable),
+                isinstance(x, (int, Variable)), isinstance(Variable(x), Variable))
+
+    assert_same_as_eager(program, torch.ones(2))
+
+
+def test_torchs_metaclasses_with_instances_of_their_own_are_known():
+    """Each has a rule in core.py, or is for the class hierarchy alone; a new one is to be looked at."""
+    def below(cls: type) -> Any:
+        for each in type.__subclasses__(cls):
+            yield each
+            yield from below(each)
+
+    found = {each.__qualname__ for each in below(type)
+             if str(each.__dict__.get("__module__")).partition(".")[0] == "torch"
+             and isinstance(each.__dict__.get("__instancecheck__"), types.FunctionType)}
+    known = {"_ParameterMeta", "_BufferMeta", "_LegacyStorageMeta", "VariableMeta"}
+    assert found - {"CustomClassBaseMeta", "OpaqueBaseMeta"} == known

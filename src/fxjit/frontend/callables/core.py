@@ -330,12 +330,12 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
             issubclass(pytype, torch.Tensor) and protocol.hasattr_(t, obj, _PARAMETERS[known]))
     if isinstance(known, _PROTOCOL_META) and getattr(known, "_is_protocol", False):
         return _is_protocol_instance(t, obj, known)
-    if type(known) is _STORAGE_META:
-        return pytype is torch.TypedStorage and _holds_type(t, obj, known)
+    if type(known) in _METACLASSES:
+        return _METACLASSES[type(known)](t, obj, known)
     if isinstance(known, abc.ABCMeta) and hook is abc.ABCMeta.__instancecheck__:
         said = _said_class(t, obj, _checked_class)
         return (said is not None and _subclass_of_constant(t, said, known)) or _subclass_of_constant(t, pytype, known)
-    if module_of(type(known)).startswith("typing") or not isinstance(hook, types.FunctionType):
+    if module_of(type(known)).startswith(("torch", "typing")) or not isinstance(hook, types.FunctionType):
         return _subclass_of_constant(t, pytype, known)
     return protocol.truth(t, t.call(t.make(hook), [cls, obj]))
 
@@ -347,8 +347,15 @@ def _has_tensor_type(t: Tracer, obj: Value, cls: Any) -> bool:
     return same and device.type == ("cuda" if cls.is_cuda else "cpu")
 
 
+def _is_tensor(t: Tracer, obj: Value, cls: Any) -> bool:
+    """`isinstance(x, torch.autograd.Variable)`."""
+    return issubclass(obj.pytype(), torch.Tensor)
+
+
 def _holds_type(t: Tracer, storage: Value, cls: Any) -> bool:
     """`isinstance(storage, torch.FloatStorage)`, which is a class for each dtype and kind of device."""
+    if storage.pytype() is not torch.TypedStorage:
+        return False
     device, dtype = (protocol.getattr_(t, storage, name).as_constant() for name in ("device", "dtype"))
     of_class = "cpu" if cls.__module__ == "torch" else cls.__module__.rpartition(".")[2]
     return bool(dtype == cls._dtype and device.type == of_class)
@@ -380,8 +387,8 @@ _PROTOCOL_META: Any = type(typing.Protocol)
 #: The type of `torch.FloatTensor` and its like.
 _TENSOR_TYPES: Any = type(torch.FloatTensor)
 _C_HOOKS = (types.MethodDescriptorType, types.WrapperDescriptorType)
-#: Of the classes of storages, one for each dtype.
-_STORAGE_META: Final = type(torch.FloatStorage)
+#: Metaclasses of torch's whose classes are no base classes of what counts as their instance.
+_METACLASSES: Final = {type(torch.FloatStorage): _holds_type, type(torch.autograd.Variable): _is_tensor}
 #: Classes that tensors belong to by a mark on the instance.
 _PARAMETERS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
