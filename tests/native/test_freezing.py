@@ -228,10 +228,12 @@ class Returns(nn.Module):
             return x @ made, made
         if self.result == "a view":
             return x @ made, made[1:].t()
+        if self.result == "a part":
+            return x @ made, made.split(2)[1]
         return x @ made, [made.sum(0), made * 2]
 
 
-@pytest.mark.parametrize("result", ["itself", "a view", "in a list"])
+@pytest.mark.parametrize("result", ["itself", "a view", "a part", "in a list"])
 def test_what_is_returned_is_not_kept(result: str):
     module, x = Returns(result), torch.randn(3, 6)
     compiled = fxjit.compile(module, fullgraph=True)

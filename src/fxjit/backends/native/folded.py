@@ -11,7 +11,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,7 +21,8 @@ from fxjit.counters import counters
 from .compiled import CompiledGraph
 from .executor.program import EncodedProgram
 
-Boxed = Callable[[list[Any]], Any]
+#: The name of a graph of what depends on module state alone.
+CONSTANTS: Final = "constants"
 
 
 @dataclass(frozen=True, slots=True)

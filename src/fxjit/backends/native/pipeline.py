@@ -35,7 +35,7 @@ from .executor.encode import encode
 from .executor.memory import plan_memory
 from .executor.plan import plan
 from .executor.python_text import python_text
-from .folded import FoldedGraph
+from .folded import CONSTANTS, FoldedGraph
 from .hints import hints_of
 from .index import UnprintableSize
 from .lower import lower_graph
@@ -52,8 +52,6 @@ from .schedule.fuse import fuse
 from .schedule.product_fusion import with_products
 from .schedule.product_tiles import tiled_products, with_tiles
 
-#: The name of a graph of what depends on module state alone.
-CONSTANTS = "constants"
 output_log, fusion_log = logs.artifact("output_code"), logs.artifact("fusion")
 # Tests set this to spec.check, which looks at the program after each stage.
 verifier: Callable[..., None] | None = None

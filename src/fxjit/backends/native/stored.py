@@ -25,7 +25,7 @@ from .decompositions import define_own_operators
 from .executor.aten_calls import FunctionName
 from .executor.inner_graphs import InnerGraph, Place, described
 from .executor.program import EncodedProgram
-from .folded import FoldedGraph, FoldedProgram
+from .folded import CONSTANTS, FoldedGraph, FoldedProgram
 from .runtime import cc
 
 log = logs.artifact("cache")
@@ -65,7 +65,7 @@ class NativePrograms:
     def build(self, name: str, packed: Any, library: str | None) -> CompiledGraph | FoldedGraph:
         program: EncodedProgram | FoldedProgram = serialisation.unpack(packed)
         if isinstance(program, FoldedProgram):
-            constants = _built("constants", program.constants, None)
+            constants = _built(CONSTANTS, program.constants, None)
             return FoldedGraph(_built(name, program.graph, library), constants, program.inputs)
         return _built(name, program, library)
 

@@ -124,7 +124,7 @@ class ComputedNumber(ScalarOperand):
         """The tensor with its number."""
         raise AssertionError("a subclass says where it is")
 
-    def beside(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
+    def operand_for(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
         mine, floats = self.tensor.fake.dtype, (torch.float32, torch.float64)  # below these, operators round once with numbers
         whole = mine == torch.int64 and not tensor.is_floating_point() and tensor.dtype != torch.bool
         known = whole or (mine in (*floats, torch.int64) and tensor.dtype in floats)
@@ -136,7 +136,7 @@ class ComputedNumber(ScalarOperand):
 
     def before_tensor(self, t: Tracer, tensor: TensorValue, op: str, reflected: bool) -> _NotImplemented:
         """Leaves `self op tensor` to the tensor, as NumPy does."""
-        if not reflected and op != "/" and self.beside(t, tensor.fake, op) is not None:
+        if not reflected and op != "/" and self.operand_for(t, tensor.fake, op) is not None:
             return NOT_IMPLEMENTED
         t.break_("numpy-function", function=f"{self.pytype().__name__}.{protocol.BINARY[op].__name__} of a tensor")
 

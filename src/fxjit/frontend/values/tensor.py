@@ -355,7 +355,7 @@ class TensorValue(SettableTensor, SuperLookup):
 
     def _operand(self, t: Tracer, op: str, other: Value) -> Value | None:
         operand = as_operand(t, other)
-        return other.beside(t, self.fake, op) if operand is None and isinstance(other, ScalarOperand) else operand
+        return other.operand_for(t, self.fake, op) if operand is None and isinstance(other, ScalarOperand) else operand
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         own = self._own_slot(t, f"__i{protocol.BINARY_METHODS[op]}__", other)

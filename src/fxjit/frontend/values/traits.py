@@ -56,7 +56,7 @@ class LateText(Value):
 class ScalarOperand(Value):
     """A number that the graph computes, which an operator of a tensor may take as the tensor that holds it."""
 
-    def beside(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
+    def operand_for(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
         """The tensor, where `tensor op number` gives what it gives with a Python number; None elsewhere."""
         raise AssertionError(f"{type(self).__name__} is no operand")
 

@@ -11,6 +11,7 @@ import torch.fx
 
 from fxjit import _C, config
 from fxjit.backends.graph.edit import call_like
+from fxjit.backends.graph.facts import view_root
 from fxjit.schemas import MODULE_STATE
 
 from ..decompositions import linear_of_packed, pack_weight
@@ -18,7 +19,7 @@ from ..hints import Hints
 from ..index import prod, sizes_of
 from ..lower.blas import FEW_ROWS, blas_is_atens
 from ..lower.table import meta_of
-from ..passes.constants import constants_of, memory_of
+from ..passes.constants import constants_of
 from ..runtime.own_products import packed_is_faster
 from .predictions import TILE_ROWS_LEAST
 
@@ -36,7 +37,7 @@ def pack_weights(graph: torch.fx.Graph, hints: Hints) -> None:
     constant = constants_of(graph) | {node for node in graph.find_nodes(op="placeholder") if MODULE_STATE in node.meta}
     for node in list(graph.nodes):
         operands = _operands(node)
-        if operands is None or memory_of(operands[1]) not in constant or not _suits(*operands[:3]):
+        if operands is None or view_root(operands[1]) not in constant or not _suits(*operands[:3]):
             continue
         x, weight, bias, turned = operands
         dtype = meta_of(weight).dtype

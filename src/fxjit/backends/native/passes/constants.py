@@ -17,8 +17,8 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit.backends.graph.edit import copied
-from fxjit.backends.graph.facts import is_check
-from fxjit.schemas import MODULE_STATE, may_raise_on, returns_alias, target_uses_rng, written
+from fxjit.backends.graph.facts import is_check, view_root
+from fxjit.schemas import MODULE_STATE, may_raise_on, target_uses_rng, written
 
 Node = torch.fx.Node
 #: Operators that do nothing but calculate.
@@ -65,9 +65,9 @@ def take_out_constants(whole: torch.fx.GraphModule) -> Parts | None:
 
 def constants_of(graph: torch.fx.Graph) -> set[Node]:
     """The calls whose results depend on module state alone, and that need not be done at each call."""
-    returned = {memory_of(each) for each in graph.output_node().all_input_nodes}
+    returned = {view_root(each) for each in graph.output_node().all_input_nodes}
     state = {node for node in graph.find_nodes(op="placeholder") if MODULE_STATE in node.meta}
-    state -= {memory_of(each) for node in graph.nodes for each in written(node)}
+    state -= {view_root(each) for node in graph.nodes for each in written(node)}
     made_of_nothing: set[Node] = set()
     constant: set[Node] = set()
     for node in graph.nodes:
@@ -80,20 +80,6 @@ def constants_of(graph: torch.fx.Graph) -> set[Node]:
             elif all(each in state or each in constant or each in made_of_nothing for each in given):
                 constant.add(node)
     return constant
-
-
-def memory_of(node: Node) -> Node:
-    """The node in whose memory a value is: of a view, what it views."""
-    while node.op == "call_function" and node.args and isinstance(node.args[0], Node) and _is_view(node):
-        node = node.args[0]
-    return node
-
-
-def _is_view(node: Node) -> bool:
-    if node.target is not operator.getitem:
-        return returns_alias(node.target)
-    several = node.args[0]
-    return isinstance(several, Node) and several.op == "call_function" and returns_alias(several.target)
 
 
 def _only_calculates(node: Node) -> bool:
@@ -121,7 +107,7 @@ def _nodes(arg: Any) -> Iterator[Node]:
 def _results(graph: torch.fx.Graph, constant: set[Node]) -> list[Node]:
     """What of the constants is to be kept: that other calls read, in the order in which it is made."""
     while True:
-        read = {memory_of(node) for node in constant if any(user not in constant for user in node.users)} & constant
+        read = {view_root(node) for node in constant if any(user not in constant for user in node.users)} & constant
         kept = {node for node in read if isinstance(meta_of(node), torch.Tensor) and _takes_little_more_memory(node)}
         if kept == read:
             return [node for node in graph.nodes if node in kept]
