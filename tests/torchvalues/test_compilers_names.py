@@ -175,6 +175,46 @@ def test_settings_that_are_in_force():
     assert_same_as_eager(program, X)
 
 
+def scaled_by_its_sum(x):
+    return x * (x.sum().item() + 1)
+
+
+scaled_with_scalars = torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True)(scaled_by_its_sum)
+
+
+def test_numbers_out_of_tensors_are_symbols_where_a_block_says_so():
+    """There alone: in front of the block and behind it they break the graph as before."""
+    def in_a_block(x):
+        with torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True):
+            y = scaled_by_its_sum(x)
+        return y + 1
+
+    def as_decorator(x):
+        return scaled_with_scalars(x + 1) * 2
+
+    def decorated_inside(x):
+        return torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True)(scaled_by_its_sum)(x + 1)
+
+    def verified(x):
+        with torch._dynamo.patch_dynamo_config(verify_correctness=True):
+            return x * 2
+
+    def behind_it(x):
+        with torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True):
+            y = scaled_by_its_sum(x)
+        return scaled_by_its_sum(y)
+
+    def broken_inside(x):
+        with torch._dynamo.patch_dynamo_config(capture_scalar_outputs=True):
+            y = scaled_by_its_sum(x)
+            torch._dynamo.graph_break()
+            return y + 1
+
+    for program, breaks in [(in_a_block, 0), (as_decorator, 0), (decorated_inside, 0), (verified, 0), (behind_it, 1),
+                            (broken_inside, 1)]:
+        assert_same_as_eager(program, X, fullgraph=False, graphs=breaks + 1, breaks=breaks, skips=False)
+
+
 def test_how_much_errors_say_breaks_no_graph():
     def program(x):
         with torch._dynamo.patch_dynamo_config(verbose=True):

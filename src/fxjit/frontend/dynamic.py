@@ -176,10 +176,13 @@ class _Environment(ShapeEnv):
 
     #: Whether operators may make symbols of what is known only when the graph runs, if the environment was made so.
     reads_data = True
+    #: Those of the trace, whose blocks may say so as well.
+    break_points: BreakPoints | None = None
 
     @property
     def allow_scalar_outputs(self) -> bool:
-        return self.reads_data and super().allow_scalar_outputs
+        in_block = self.break_points is not None and self.break_points.blocks_with_scalars > 0
+        return self.reads_data and (in_block or super().allow_scalar_outputs)
 
     @property
     def allow_dynamic_output_shape_ops(self) -> bool:
@@ -201,6 +204,7 @@ class ShapePolicy:
             torch_compat.import_of_shapes()
             self.shape_env = _Environment(allow_scalar_outputs=break_points.captures_scalars,
                                           allow_dynamic_output_shape_ops=break_points.captures_shapes)
+            self.shape_env.break_points = break_points
         else:  # each size, and each number, is compiled by itself
             history.sizes_vary = history.random_inputs = False
         self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False

@@ -124,6 +124,7 @@ class Trace:
         self.ends = Ends(self, self.effects)
         self.builder = GraphBuilder()
         self.guards = GuardSet()
+        break_points.blocks_with_scalars = 0  # the attempt before may have ended inside one
         self.policy = ShapePolicy(history, dynamic, break_points)
         self.lazies: list[Lazy] = []
         self._by_id: dict[int, tuple[Value, object]] = {}

@@ -50,6 +50,8 @@ class BreakPoints:
         self.whole = False
         #: Whether what only a run knows may be a symbol at this point.
         self.reads_data = True
+        #: How many blocks this attempt is in that make numbers out of tensors symbols, whatever the setting says.
+        self.blocks_with_scalars = 0
         #: Whether arguments of torch's functions are searched for a `__torch_function__` from the start.
         self.dispatches = False
         #: Whether gradients of what `leaf.data = ...` gives go to the leaf in the graph (values/given_data.py).
@@ -64,7 +66,7 @@ class BreakPoints:
     @property
     def captures_scalars(self) -> bool:
         """Whether numbers out of tensors are symbols of the graph: also where a break is an error, as with torch.compile."""
-        return self.reads_data and (self.whole or config.capture_scalar_outputs)
+        return self.reads_data and (self.whole or self.blocks_with_scalars > 0 or config.capture_scalar_outputs)
 
     @property
     def captures_shapes(self) -> bool:

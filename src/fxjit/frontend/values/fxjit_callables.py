@@ -216,15 +216,33 @@ def _wrap_error_on_graph_break(t: Tracer, obj: Any, source: Source) -> Value:
 
 
 class OtherCompilersManagerValue(PassThroughValue):
-    """A manager of torch._dynamo that says how torch's compiler is to trace, which says nothing to this one."""
+    """A manager of torch._dynamo that says how torch's compiler is to trace. It says to this one at most that numbers out of
+    tensors are symbols of the graph, for as long as it is entered."""
 
-    def __init__(self, source: Source | None = None) -> None:
+    def __init__(self, source: Source | None = None, with_scalars: bool = False) -> None:
         super().__init__(contextlib.nullcontext, ())
         self.source = source
+        self.with_scalars = with_scalars
+
+    def enter(self, t: Tracer) -> Value:
+        t.break_points.blocks_with_scalars += self.with_scalars
+        return super().enter(t)
+
+    def leave(self, t: Tracer) -> None:
+        t.break_points.blocks_with_scalars -= self.with_scalars
+        super().leave(t)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """As a decorator: the function itself."""
-        return args[0]
+        """As a decorator: the function itself, where the manager says nothing here."""
+        return t.call(t.make(_inside), [self, args[0]]) if self.with_scalars else args[0]
+
+
+def _inside(manager: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Traced: `fn` under `manager`."""
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        with manager:
+            return fn(*args, **kwargs)
+    return decorated
 
 
 def other_compilers_manager(t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -234,28 +252,32 @@ def other_compilers_manager(t: Tracer, args: Sequence[Value], kwargs: Mapping[st
         return args[0]
     if args:
         t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
-    _leave_own_settings(t, {name: value.as_constant() if value.is_constant() else value for name, value in kwargs.items()})
-    return OtherCompilersManagerValue()
+    changes = {name: value.as_constant() if value.is_constant() else value for name, value in kwargs.items()}
+    return _manager_of(t, changes)
 
 
-#: Settings that change nothing of what a compiled program does.
-_OF_COMPILING_ALONE: Final = frozenset({"nested_graph_breaks", "verbose"})
+#: Settings that change nothing of what a compiled program does, for a part of it: graphs are verified when they are compiled.
+_OF_COMPILING_ALONE: Final = frozenset({"nested_graph_breaks", "verbose", "verify_correctness"})
 
 
-def _leave_own_settings(t: Tracer, changes: Mapping[str, object]) -> None:
-    """Breaks where they change a setting of fxjit, but for those that say where to break, or what errors say."""
+def _manager_of(t: Tracer, changes: Mapping[str, object], source: Source | None = None) -> OtherCompilersManagerValue:
+    """Breaks where they change a setting of fxjit that cannot be changed while tracing."""
     in_force = {"capture_scalar_outputs": t.break_points.captures_scalars,
                 "capture_dynamic_output_shape_ops": t.break_points.captures_shapes}
+    with_scalars = False
     for name, wanted in changes.items():
-        if name in config.SETTINGS and name not in _OF_COMPILING_ALONE and wanted != in_force.get(name, getattr(config, name)):
+        if name not in config.SETTINGS or name in _OF_COMPILING_ALONE or wanted == in_force.get(name, getattr(config, name)):
+            continue
+        if name != "capture_scalar_outputs" or wanted is not True:
             t.break_("value-global-state", function="torch._dynamo.patch_dynamo_config")
+        with_scalars = True
+    return OtherCompilersManagerValue(source, with_scalars)
 
 
 @wraps_if(lambda obj: module_of(type(obj)) == "torch._dynamo.decorators" and hasattr(type(obj), "__enter__"))
 def _wrap_other_compilers_manager(t: Tracer, obj: Any, source: Source) -> Value:
     t.guard(IdIs(source, obj))
-    _leave_own_settings(t, getattr(obj, "changes", {}))
-    return OtherCompilersManagerValue(source)
+    return _manager_of(t, getattr(obj, "changes", {}), source)
 
 
 class ContinueValue(Value):
