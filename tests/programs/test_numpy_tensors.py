@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import fxjit
 
 x = torch.tensor([[0.5, 1.5, 2.0], [3.0, 0.25, 1.0]])
 whole, number, array = torch.tensor([3, 1, 2]), torch.tensor(2.5), np.array([1.0, 2.0, 3.0], np.float32)
+
+counts = np.array([1, 2, 4])
+
+
+def added(y, other):
+    """`+=` of a tensor and an array is no write: the array's operator makes a new tensor."""
+    z = y
+    z += other
+    return y, z, z is y
+
+
+class Counts(TorchFunctionMode):
+    def __torch_function__(self, fn, types, args=(), kwargs=None):
+        seen.append(fn.__name__)
+        return fn(*args, **(kwargs or {}))
+
+
+seen = []
+
+
+def under_a_mode():
+    seen.clear()
+    with Counts():
+        made = x * array, x // array, x == array, array / x
+    return made, list(seen)
+
 
 UNARY = ("log", "exp", "sqrt", "isnan", "sign", "floor", "negative", "modf", "frexp", "sin", "positive", "logical_not")
 BINARY = ("add", "multiply", "maximum", "greater", "power", "divmod", "hypot", "floor_divide", "logical_and", "equal",
@@ -25,6 +54,16 @@ CAPTURED = {
     "chosen": lambda: (np.where(x > 1, x, 0.0), np.tile(whole, 2), np.outer(whole, whole), np.dot(x, x.T), np.roll(x, 1)),
     "of shapes": lambda: (np.shape(x), np.ndim(x), np.ravel(x), np.squeeze(x), np.expand_dims(x, 0), np.swapaxes(x, 0, 1)),
     "in turn": lambda: np.log(np.add(x, 1)) * 2 + torch.ones(3),
+    "operators": lambda: (x + array, x - array, x * array, x / array, x // array, x % array, x.abs() ** array, x @ array),
+    "operators of whole numbers": lambda: (whole & counts, whole | counts, whole ^ counts, whole << counts, whole >> counts,
+                                           divmod(whole, counts), x + counts, whole / counts, whole.half() * array),
+    "after an array": lambda: (array / x, array.astype(float) / whole, counts / x, np.array(3.0) / x, array == x),
+    "of bytes": lambda: (x > 1) & (array > 2),
+    "of one number": lambda: (x * np.array(3.0), number * np.array(3.0), number * array, array / number),
+    "of a tensor's own array": lambda: (x * x.numpy(), np.asarray(x) / x, x + np.asarray(whole)),
+    "equal": lambda: (x == array, array == x, whole == counts, x == np.asarray(x), x.clone().requires_grad_() == array),
+    "of two identities": lambda: (x != array, array != x, x is not array),
+    "a new tensor": lambda: added(x.clone(), array),
     "of a trained tensor": lambda: np.log(x.clone().requires_grad_().detach()),
 }
 #: As eager's, with breaks or exceptions.
@@ -41,7 +80,17 @@ OTHERS = {
     "where": lambda: np.log(x, where=np.array(True)),
     "of a gradient": lambda: np.log(x.clone().requires_grad_()),
     "of half type": lambda: np.log(x.bfloat16()),
-    "operators": lambda: (array + x, x + array, array * number, array > x, array[whole - 1]),
+    **{f"array {op} tensor": lambda fn=getattr(operator, op): fn(array, x) for op in
+       ("add", "sub", "mul", "floordiv", "mod", "pow", "matmul", "lt", "ge", "iadd", "itruediv")},
+    **{f"tensor {op} array": lambda fn=getattr(operator, op): fn(x, array) for op in ("lt", "le", "gt", "ge", "and_")},
+    "of other shapes": lambda: x * np.arange(5.0),
+    "equal to other shapes": lambda: x == np.arange(5.0),
+    "operator of a gradient": lambda: x.clone().requires_grad_() * array,
+    "operator of half type": lambda: x.bfloat16() * array,
+    "of objects": lambda: (x == np.array([1, "a"], dtype=object), x * np.array([1, 2, 3], dtype=object)),
+    "of a parameter": lambda: torch.nn.Parameter(x, requires_grad=False) * array,
+    "indices": lambda: array[whole - 1],
+    "under a mode": under_a_mode,
     "classes": lambda: (np.float32(number), np.float64(number), np.int64(whole[0])),
 }
 

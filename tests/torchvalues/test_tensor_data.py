@@ -218,3 +218,53 @@ def test_resizing_what_others_see_breaks_the_graph():
     torch.testing.assert_close(fxjit.compile(fn, backend="eager")(x), fn(x))
     torch.testing.assert_close(fxjit.compile(given, backend="eager")(x, y), given(x, z))
     assert torch.equal(y, z)
+
+
+array = np.arange(4.0) + 0.25
+single = array.astype(np.float32)
+#: Lists of tensors, and of NumPy's scalars, that the graph computes.
+OF_COMPUTED = {
+    "tensors and numbers": lambda x: torch.tensor([x[0], x[1], 2, True]),
+    "of the wider type": lambda x: (torch.tensor([x[0].double(), 1.5]), torch.tensor([x[0].bfloat16(), x[1].half()])),
+    "a half type and a number": lambda x: torch.tensor([x[0].half(), 1.5]),
+    "whole ones": lambda x: (torch.tensor([x.long()[0], 2]), torch.tensor([x.int()[0], 2]), torch.tensor([x.long()[1], 2.5])),
+    "NumPy's": lambda x: (torch.tensor([array[0] * 2, 2]), torch.tensor([single[1] + 1, 2.5]), torch.tensor([single[0] * 1])),
+    "elements of an array": lambda x: torch.tensor([each * 2 for each in x.numpy()]),
+    "nested": lambda x: torch.tensor([[x[0], x[1]], (2, 3)]),
+    "columns": lambda x: torch.tensor([[part.mean()] for part in x.split(2)]),
+    "of one element": lambda x: torch.tensor([x[:1], x[:1] * 2, x[2]]),
+    "as_tensor": lambda x: torch.as_tensor([x[0], 1]),
+    "of a size": lambda x: torch.tensor([x.sum(), x.size(0)], dtype=torch.double),
+    "out of range": lambda x: torch.tensor([x.double()[1] * 1e300], dtype=torch.float),
+    "truths": lambda x: (torch.tensor([x[0] > 1, x[1] > 1]), torch.tensor([True, x[0] > 1, 2]), torch.tensor([x[0] > 1, 2.5])),
+    "constructors": lambda x: (torch.FloatTensor([x[0], 1]), torch.Tensor([x[0], x[1]]), torch.LongTensor([x.long()[0]])),
+    "in the wrong order": lambda x: torch.tensor([x.max(), x.min()]).flip(0).requires_grad_(),
+    "detached": lambda x: torch.tensor([(x * x.clone().requires_grad_()).sum().detach(), 1.0]),
+    "new_tensor": lambda x: x.new_tensor([x[0], 1]),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", OF_COMPUTED)
+def test_numbers_that_the_graph_computes_are_stacked(name, backend):
+    assert_same_as_eager(OF_COMPUTED[name], torch.arange(4.0) + 0.5, backend=backend, breaks=0)
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.tensor([x[0], x[1]], dtype=torch.long),
+        lambda x: torch.tensor([x.long()[1] * 2**33], dtype=torch.int32),
+        lambda x: torch.tensor([[x[0], x[1]], [2]]),
+        lambda x: torch.tensor([x[:2], x[:2]]),
+        lambda x: torch.tensor([x[0], None]),
+        lambda x: torch.tensor([x[0], x[1]], requires_grad=True),
+        lambda x: torch.tensor([x[0].to(torch.complex64), 1.0]),
+        lambda x: torch.tensor([x.clone().requires_grad_()[0]]),
+        lambda x: torch.LongTensor([x[0]]),
+        lambda x: torch.tensor([x[0] > 1, 2.5], dtype=torch.bool),
+    ],
+)
+def test_computed_numbers_that_are_cast_otherwise_are_left_to_torch(program):
+    assert_same_as_eager(program, torch.arange(4.0) + 0.5, fullgraph=False)

@@ -6,6 +6,7 @@ become operators of their own.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -19,7 +20,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import default_device
-from fxjit.frontend.values.numpy_numbers import with_known_scalars
+from fxjit.frontend.values.numpy_numbers import ComputedNumber, with_known_scalars
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
@@ -86,9 +87,10 @@ def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         copy = t.emit("clone", [t.emit("detach", [data])])
         wanted = _dtype_and_device(kwargs)
         return t.emit("to", [copy], wanted) if wanted else copy
-    if tensors_in([data]):
+    computed = _of_computed_numbers(t, data, args[1:], kwargs)
+    if computed is None and tensors_in([data]):
         t.break_("data-item", function="torch.tensor")
-    return _of_data(t, torch.tensor, data, args[1:], kwargs)
+    return _of_data(t, torch.tensor, data, args[1:], kwargs) if computed is None else computed
 
 
 def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
@@ -98,6 +100,10 @@ def _legacy_constructor(cls: Any, dtype: torch.dtype | None) -> None:
     def make(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue) and _is_of(args[0], dtype):
             return t.emit(torch.ops.aten.alias.default, [args[0]])
+        if len(args) == 1 and not kwargs and not isinstance(args[0], TensorValue):
+            of = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
+            if (computed := _of_computed_numbers(t, args[0], (), of)) is not None:
+                return computed
         if kwargs or tensors_in(args):
             t.break_("tensor-argument", function=name_with_module(cls), value="a tensor", type="Tensor")
         wanted = {"dtype": t.make(dtype if dtype is not None else torch.get_default_dtype())}
@@ -145,8 +151,11 @@ def _variable(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _as_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     data = _from_array(t, data) if data is not None else None
-    if data is not None and not isinstance(data, TensorValue) and tensors_in([data]):
-        t.break_("data-item", function="torch.as_tensor")
+    if data is not None and not isinstance(data, TensorValue):
+        if (computed := _of_computed_numbers(t, data, args[1:], kwargs)) is not None:
+            return computed
+        if tensors_in([data]):
+            t.break_("data-item", function="torch.as_tensor")
     if isinstance(data, TensorValue):
         wanted = _dtype_and_device(kwargs)
         return t.emit("to", [data], wanted) if wanted else data
@@ -222,13 +231,73 @@ def _shape(data: Value) -> tuple[int, ...] | None:
 
 
 def _stacked(t: Tracer, data: Value, dtype: torch.dtype, how: dict[str, Value]) -> Value:
-    if not any(isinstance(number, SymValue) for number in _values_in(data)):
+    if not any(isinstance(number, SymValue) or _computed(number) is not None for number in _values_in(data)):
         return t.emit(torch.tensor, [data], how)
     if isinstance(data, (ListValue, TupleValue)):
         return t.emit(torch.stack, [ListValue([_stacked(t, item.realize(), dtype, how) for item in data.realized()])])
+    if (computed := _computed(data)) is not None:
+        number = t.emit("reshape", [computed, t.make(())]) if computed.fake.dim() else computed
+        return t.emit("to", [number], {"device": t.make("cpu")} | how)
     if dtype.is_floating_point and data.pytype() is int:
         data = t.emit(torch.sym_float, [data])  # as `torch.tensor` reads it
     return t.emit(torch.scalar_tensor, [data], how)
+
+
+# -- numbers that the graph computes -----------------------------------------------------------------------------------
+#
+# Eager asks tensors of one number, and NumPy's scalars, for it, which the graph has only when it runs: there
+# these are cast as elements, and stacked.
+
+#: A longer list would be a graph of its own.
+_MOST_COMPUTED: Final = 1024
+_TYPES: Final[Mapping[type, torch.dtype]] = {bool: torch.bool, int: torch.int64}
+#: Python's numbers that tensors of these types hold as they are.
+_KEPT_BY: Final[Mapping[torch.dtype, set[type]]] = {torch.int64: {int, bool}, torch.bool: {bool}}
+
+
+def _of_computed_numbers(t: Tracer, data: Value, more: Args, kwargs: Kwargs) -> Value | None:
+    """`torch.tensor(data, dtype=, device=)` of nested lists with such numbers in them. None where there are none, or where not
+    all of it is known to be cast as eager casts it."""
+    named = {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
+    if more or not isinstance(data.realize(), (ListValue, TupleValue)) or not all(v.is_constant() for v in named.values()):
+        return None
+    given = {name: value.graph_arg(t) for name, value in named.items() if value.as_constant() not in (None, False)}
+    numbers = list(_values_in(data))
+    computed = [number for number in map(_computed, numbers) if number is not None]
+    if not computed or not given.keys() <= {"dtype", "device"} or _shape(data) is None or len(numbers) > _MOST_COMPUTED:
+        return None
+    others = [number for number in numbers if _computed(number) is None]
+    dtype = _type_of_all([number.fake for number in computed], others, given.get("dtype"))
+    if dtype is None:
+        return None
+    device = given.get("device", default_device(t))
+    how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
+    return _stacked(t, data.realize(), dtype, how)
+
+
+def _type_of_all(tensors: list[torch.Tensor], others: list[Value], wanted: torch.dtype | None) -> torch.dtype | None:
+    """The type of a tensor of the numbers in these tensors and of other numbers; None where it may not be known how these are
+    cast to it."""
+    kinds = {number.pytype() for number in others}
+    if not kinds <= {bool, int, float} or any(isinstance(number, LateIndex) for number in others):
+        return None
+    types = [*(tensor.dtype for tensor in tensors), *(_TYPES.get(kind, torch.get_default_dtype()) for kind in kinds)]
+    dtype = functools.reduce(torch.promote_types, types) if wanted is None else wanted
+    fits = dtype.is_floating_point or kinds <= _KEPT_BY.get(dtype, set())
+    return dtype if fits and all(_may_be_read(tensor) and _casts(tensor.dtype, dtype) for tensor in tensors) else None
+
+
+def _computed(number: Value) -> TensorValue | None:
+    """The tensor that has a number which the graph computes; None for another number."""
+    if isinstance(number, ComputedNumber):
+        return number.tensor if number.scalar else None
+    return number if isinstance(number, TensorValue) and number.cls is torch.Tensor else None
+
+
+def _may_be_read(tensor: torch.Tensor) -> bool:
+    """Whether eager takes the number of a tensor, the only one in it, without a word."""
+    one = all(isinstance(size, int) and size == 1 for size in tensor.shape)
+    return one and tensor.layout is torch.strided and not tensor.requires_grad
 
 
 # -- tensors full of what a tensor holds ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from fxjit import config, schemas
 from fxjit.applied import memory_for_array
 from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import numpy_agreement, numpy_calls, protocol, tensor_methods
+from fxjit.frontend.values import numpy_agreement, numpy_calls, numpy_tensors, protocol, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import exact, handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
@@ -189,15 +189,15 @@ class ArrayValue(ComputedNumber):
         return numpy_calls.call(t, numpy_calls.operation(fn), args, {}, result_of)
 
     def nb_bool(self, t: Tracer) -> Value:
-        known = tensor_methods.known_item(self.tensor)
-        if known is not None:
+        if (known := tensor_methods.known_item(self.tensor)) is not None:
             return t.make(bool(known))
         t.break_("data-branch", value=self.describe())
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if self.scalar and isinstance(other, TensorValue):
             return self.before_tensor(t, other, op, reflected)
-        return self._call(t, protocol.BINARY[op], *((other, self) if reflected else (self, other)))
+        found = numpy_tensors.operated(t, op, self, other, reflected, call_function)
+        return found or self._call(t, protocol.BINARY[op], *((other, self) if reflected else (self, other)))
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         return NOT_IMPLEMENTED if self.scalar else self._call(t, protocol.INPLACE[op], self, other)
@@ -211,7 +211,8 @@ class ArrayValue(ComputedNumber):
         self._refuse(t, f"__{op}__")
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
-        return self._call(t, protocol.COMPARE[op], self, other)
+        made = None if self.scalar else numpy_tensors.compared(t, op, self.as_tensor, other)
+        return self._call(t, protocol.COMPARE[op], self, other) if made is None else made
 
     # -- containers ----------------------------------------------------------------------------------------------
 

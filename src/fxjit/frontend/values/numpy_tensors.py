@@ -1,9 +1,13 @@
 """NumPy's functions called with tensors: those of C make arrays of them (`Tensor.__array__`), and a ufunc gives tensors back
 (`Tensor.__array_wrap__`), since a tensor's priority is above an array's. Those of Python look for themselves.
+
+`tensor op array` is such a ufunc: Tensor's operators take no array, so the array's are asked. `array op tensor` is left to the
+tensor, which has no operator for it but `/` and `==`.
 """
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +16,8 @@ import numpy as np
 import torch
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values import overrides
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value, _NotImplemented
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 
@@ -20,6 +25,40 @@ _DEEPEST: Final = 32
 ArrayOf = Callable[[TensorValue], Value]
 #: C functions that ask for the type of what they are given, or write to it, and refuse tensors.
 _WANT_ARRAYS: Final = frozenset({"copyto", "putmask", "can_cast", "result_type", "min_scalar_type"})
+#: What operators of arrays call.
+_UFUNCS: Final[Mapping[str, np.ufunc]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide, "//": np.floor_divide, "%": np.remainder,
+    "**": np.power, "@": np.matmul, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor, "<<": np.left_shift,
+    ">>": np.right_shift,
+}
+Call = Callable[[Tracer, Any, Sequence[Value], Mapping[str, Value]], Value]
+
+
+def operated(t: Tracer, op: str, array: Value, other: Value, reflected: bool, call: Call) -> Value | None:
+    """`tensor op array` (`reflected`), or `array op tensor`; None where this is no operation that gives a tensor. `call` calls
+    a function of NumPy."""
+    if not _is_plain_tensor(t, other) or op not in _UFUNCS:
+        return None
+    if reflected:
+        return call(t, _UFUNCS[op], [other, array], {})
+    if op == "/":  # as Tensor.__rtruediv__ has it
+        return call(t, np.multiply, [t.emit("reciprocal", [other]), array], {})
+    return None
+
+
+def compared(t: Tracer, op: str, as_tensor: Callable[[Tracer], Value], other: Value) -> Value | _NotImplemented | None:
+    """`tensor op array`, in either order: `==` is torch's, and the others are neither's, so that `!=` compares identities.
+    None where the comparison is another one, or left to eager, which raises."""
+    if not _is_plain_tensor(t, other):
+        return None
+    if op == "==":
+        return t.emit(operator.eq, [other, as_tensor(t)])
+    return NOT_IMPLEMENTED if op == "!=" else None
+
+
+def _is_plain_tensor(t: Tracer, value: Value) -> bool:
+    """Whether it is a tensor whose operators nothing overrides."""
+    return isinstance(value, TensorValue) and value.cls is torch.Tensor and overrides.innermost(t) is None
 
 
 def holds_tensors(values: Sequence[Value], depth: int = 0) -> bool:
