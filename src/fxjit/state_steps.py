@@ -110,7 +110,7 @@ def applying() -> Iterator[None]:
         yield
     finally:
         inner, _open.applied = _open.applied, outer
-        for set_back in inner.values():
+        for set_back in reversed(inner.values()):
             set_back()
 
 

@@ -12,18 +12,51 @@ import torch
 import fxjit
 
 BACKENDS = ("eager", "aot_eager", "native")
-cuda = torch.backends.cuda
+cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+#: Backends and operators with a precision of their own, or that of what stands before them.
+PRECISIONS = [("generic", "all"), *((backend, op) for backend in ("cuda", "mkldnn") for op in ("all", "matmul", "conv", "rnn"))]
+AT_FIRST = [torch._C._get_fp32_precision_getter(*of) for of in PRECISIONS]
+FLAGS = [(cuda.matmul, "allow_fp16_reduced_precision_reduction"), (cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+         (cudnn, "enabled"), (cudnn, "benchmark"), (cudnn, "deterministic"), (mkldnn, "enabled"), (mkldnn, "deterministic")]
+FLAGS_AT_FIRST = [getattr(*flag) for flag in FLAGS]
 
 
 def state() -> tuple[Any, ...]:
-    return (torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode(),
-            cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled())
+    return (torch.get_default_dtype(), precision(), torch.get_deterministic_debug_mode(),
+            cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled(),
+            cudnn.allow_tf32, torch.is_warn_always_enabled(), *(getattr(*flag) for flag in FLAGS), own_precisions())
+
+
+def precision() -> str | None:
+    """None where torch refuses to tell it, since older names for it and newer ones were used."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def own_precisions() -> list[str]:
+    """The precision of each, and what it is where the one before has another: which tells its own."""
+    found = [torch._C._get_fp32_precision_getter(*of) for of in PRECISIONS]
+    for of in PRECISIONS[:2]:
+        before = found[PRECISIONS.index(of)]
+        if before == "none":
+            torch._C._set_fp32_precision_setter(*of, "ieee")
+            found += [torch._C._get_fp32_precision_getter(*each) for each in PRECISIONS]
+            torch._C._set_fp32_precision_setter(*of, before)
+    return found
 
 
 def as_at_first() -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
+    cudnn.allow_tf32 = True
+    for of, precision in zip(PRECISIONS, AT_FIRST, strict=True):
+        torch._C._set_fp32_precision_setter(*of, precision)
+    for flag, value in zip(FLAGS, FLAGS_AT_FIRST, strict=True):
+        setattr(*flag, value)
+    torch.set_warn_always(False)
     for enable in (cuda.enable_flash_sdp, cuda.enable_math_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_cudnn_sdp):
         enable(True)
 
@@ -105,7 +138,67 @@ def by_the_setting(x):
     return x - 1
 
 
-IN_GRAPH = [precision_first, precision_last, precision_between, dtype_of_what_is_made, dtype_that_stays, dtype_by_what_it_was,
+def tf32_of_products(x):
+    y = x @ x
+    before = cuda.matmul.allow_tf32
+    cuda.matmul.allow_tf32 = True
+    return y, y @ y, before, cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
+
+
+def tf32_of_convolutions(x):
+    cudnn.allow_tf32 = False
+    return x @ x, cudnn.allow_tf32, cudnn.conv.fp32_precision
+
+
+def tf32_there_and_back(x):
+    cuda.matmul.allow_tf32 = True
+    torch.set_float32_matmul_precision("medium")
+    y = x @ x
+    cuda.matmul.allow_tf32 = False
+    return y @ x, cuda.matmul.fp32_precision
+
+
+def precision_of_everything(x):
+    torch.backends.fp32_precision = "ieee"
+    return x @ x, mkldnn.matmul.fp32_precision, cuda.matmul.fp32_precision
+
+
+def precision_of_single_operators(x):
+    cuda.matmul.fp32_precision = "ieee"
+    mkldnn.conv.fp32_precision = "ieee"
+    return x @ x, cuda.matmul.fp32_precision, cudnn.conv.fp32_precision
+
+
+def flags_of_backends(x):
+    before = cudnn.enabled, mkldnn.enabled
+    cudnn.enabled = not cudnn.enabled
+    mkldnn.enabled = False
+    y = torch.nn.functional.conv2d(x[None, None], x[None, None, :2, :2])
+    mkldnn.enabled = True
+    cudnn.benchmark = cudnn.deterministic = True
+    return y, before, cudnn.enabled, mkldnn.enabled, cudnn.benchmark
+
+
+def reductions_of_half_types(x):
+    cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    return (x.half() @ x.half()).float(), cuda.matmul.allow_fp16_reduced_precision_reduction
+
+
+def warnings_of_torch(x):
+    torch.set_warn_always(True)
+    return x + 1, torch.is_warn_always_enabled()
+
+
+def in_a_block(x):
+    with mkldnn.flags(enabled=False):
+        y = torch.nn.functional.conv2d(x[None, None], x[None, None, :2, :2])
+    return y, mkldnn.enabled
+
+
+IN_GRAPH = [tf32_of_products, tf32_of_convolutions, tf32_there_and_back, precision_of_everything, precision_of_single_operators,
+            flags_of_backends, reductions_of_half_types, warnings_of_torch, precision_first,
+            precision_last, precision_between, dtype_of_what_is_made, dtype_that_stays, dtype_by_what_it_was,
             deterministic, by_debug_mode, attention, by_the_setting]
 
 
@@ -122,6 +215,40 @@ def unknown(x):
 def too_many(x):
     torch.use_deterministic_algorithms(True, False)
     return x + 1
+
+
+def no_precision(x):
+    cuda.matmul.fp32_precision = "lowest"
+    return x + 1
+
+
+def no_number_of_truth(x):
+    cuda.matmul.allow_fp16_reduced_precision_reduction = "no"
+    return x + 1
+
+
+def no_such_setting(x):
+    cuda.matmul.allow_nothing = True
+    return x + 1
+
+
+def both_kinds_of_names(x):
+    torch.backends.fp32_precision = "tf32"
+    return x @ x, torch.get_float32_matmul_precision()
+
+
+def tf32_raises_behind(x):
+    before = torch.ones(1)
+    cudnn.allow_tf32 = False
+    cuda.matmul.allow_tf32 = True
+    return before, x[(x[0, 0] * 10).long()]
+
+
+def in_a_block_of_cudnn(x):
+    with cudnn.flags(enabled=False):
+        cudnn.enabled = True
+        y = x + 1
+    return y, cudnn.enabled
 
 
 def caught_behind(x):
@@ -170,9 +297,11 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         return type(error), state()
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration", "ignore:lowest is not one")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [*IN_GRAPH, refused, unknown, too_many, caught_behind, raises_behind, set_back_behind,
-                                 checked_behind],
+@pytest.mark.parametrize("fn", [*IN_GRAPH, refused, unknown, too_many, no_precision, no_number_of_truth, no_such_setting,
+                                 both_kinds_of_names, tf32_raises_behind, in_a_block, in_a_block_of_cudnn, caught_behind,
+                                 raises_behind, set_back_behind, checked_behind],
                          ids=lambda fn: fn.__name__)
 def test_as_in_eager(fn: Callable[..., Any], backend: str) -> None:
     """Called twice from the settings of the beginning, and twice from those that it leaves."""
@@ -218,12 +347,14 @@ def test_what_stands_behind_is_compiled_under_what_was_set() -> None:
         return y.exp()
 
     fxjit.reset()
-    before = state()
+    fn(torch.ones(3))
+    behind = state()
+    as_at_first()
     fxjit.compile(fn, backend=backend)(torch.ones(3))
     assert [names for _, names in seen] == [["sin"], ["cos"], ["tanh"], ["exp"]]
     assert [found[:2] for found, _ in seen] == [
         (torch.float32, "highest"), (torch.float32, "high"), (torch.float64, "high"), (torch.float64, "highest")]
-    assert state() == (torch.float64, *before[1:])
+    assert state() == behind
 
 
 def test_a_compile_that_fails_leaves_the_settings_as_they_were() -> None:

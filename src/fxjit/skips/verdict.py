@@ -69,7 +69,7 @@ def _by_module(fn: FunctionType) -> tuple[Verdict, str]:
     if verdict == "GRAPH" and fn.__name__ == "__torch_function__":
         return Verdict.CALL, "the torch function protocol"
     if verdict == "CONSTANT" and prefix == "torch.backends" and not _only_reads(fn.__name__):
-        return Verdict.SKIP, "value-global-state"
+        return Verdict.TRACE, "sets what a function of C sets"
     return Verdict[verdict], reason or f"modules.py: {prefix}"
 
 

@@ -246,7 +246,7 @@ _SWITCHES: Final[tuple[Callable[..., Any], ...]] = (
     torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.math_sdp_enabled,
     torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled,
     torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed, torch.backends.mha.get_fastpath_enabled,
-    optional("torch._C._get_cudnn_enabled"), optional("torch._C._get_cublas_allow_tf32"),
+    *backend_flags.PRECISIONS, *(query for _, query in backend_flags.FLAGS),
 )
 for _fn in _SWITCHES:
     handles(_fn)(_switch_handler(_fn))
@@ -487,7 +487,7 @@ def _refuse(reason: str, *functions: Any, **context: str) -> None:
 
 
 _refuse("value-global-state", torch.set_default_device, torch.set_num_threads,
-        torch.set_num_interop_threads, torch.set_warn_always, torch.set_flush_denormal,
+        torch.set_num_interop_threads, torch.set_flush_denormal,
         torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,
         torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache,

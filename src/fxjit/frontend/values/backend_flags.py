@@ -2,7 +2,8 @@
 trace or a backend decides depends on them, so that setting one is a step of the graph (fxjit/state_steps.py).
 
 So is setting the default dtype, the precision of products, deterministic algorithms and the kernels of attention, on which what
-is made of the operators behind it depends: these are traced, and compiled, under what was set.
+is made of the operators behind it depends: these are traced, and compiled, under what was set. Attributes of torch.backends
+(`torch.backends.cuda.matmul.allow_tf32 = True`) are functions of torch.backends, which are traced to the C function that sets.
 """
 
 from __future__ import annotations
@@ -15,67 +16,46 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from fxjit import process_state, state_steps, torch_private
+from fxjit import state_steps, torch_private
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.state_blocks import StateBlockValue, emit_step, state_block
 from fxjit.guards.kinds import ConstIs
-from fxjit.guards.source import AttrSource, ConstSource
+from fxjit.guards.source import CallSource, ConstSource
 
 _CUDNN: Final = torch.backends.cudnn
-_FLAGS: Final = ("benchmark", "deterministic")
 _WRITTEN: Final = "flags of torch.backends.cudnn"
 _PRINT_OPTIONS: Final = inspect.signature(torch.set_printoptions)
 
 
-def _cudnn_saved(name: str) -> state_steps.Saved:
-    def saved() -> Callable[[], object]:
-        before = getattr(_CUDNN, name)
-
-        def set_back() -> None:
-            if getattr(_CUDNN, name) != before:
-                setattr(_CUDNN, name, before)
-        return set_back
-    return saved
-
-
-_CUDNN_SAVED: Final = {name: _cudnn_saved(name) for name in _FLAGS}
+def _flag(module: types.ModuleType, name: str) -> Any:
+    """The functions that get and set an attribute of a module of torch.backends; None where it is another attribute."""
+    found = inspect.getattr_static(type(module), name, None) if isinstance(module, torch.backends.PropModule) else None
+    return found if type(found) is torch.backends.ContextProp else None
 
 
 def store(t: Tracer, module: types.ModuleType, name: str, value: Value | None) -> bool:
-    """`torch.backends.cudnn.benchmark = True`; False where this is another attribute, or the write might raise."""
-    if module is not _CUDNN or name not in _FLAGS or value is None or value.pytype() is not bool:
+    """`torch.backends.cudnn.benchmark = True`; False where this is another attribute, or the write raises."""
+    flag, frozen = _flag(module, name), torch.backends.flags_frozen
+    if flag is None or value is None or frozen() or _in_block(t, module):  # type: ignore[no-untyped-call]  # untyped in torch
         return False
-    if torch.backends.flags_frozen():  # type: ignore[no-untyped-call]  # untyped in torch
-        return False
-    wanted = value.realize()
-    if not wanted.is_constant():
-        return False
-
-    def refuse(t: Tracer) -> NoReturn:
-        t.break_("value-global-state", function=f"torch.backends.cudnn.{name}")
-
-    emit_step(t, state_steps.calling(setattr, (module, name, wanted.as_constant()), {}, _CUDNN_SAVED[name]), [], refuse)
-    t.new_source_state(_WRITTEN)[name] = wanted
+    t.guard(ConstIs(CallSource(ConstSource(frozen, "torch.backends.flags_frozen")), False))
+    t.call(t.make(flag.setter), [value])
     return True
 
 
 def load(t: Tracer, module: types.ModuleType, name: str) -> Value | None:
     """A flag as it is at this point of the trace; None where this is another attribute."""
-    if module is not _CUDNN:
-        return None
-    state = t.new_source_state(_WRITTEN)
-    if state.get("blocks"):
+    if _in_block(t, module):
         t.break_("attribute-unsupported", value="module torch.backends.cudnn", name=name)
-    if name not in _FLAGS:
-        return None
-    if name not in state:
-        state[name] = t.make(getattr(module, name))
-        t.guard(ConstIs(AttrSource(ConstSource(module, "torch.backends.cudnn"), name), getattr(module, name)))
-    found: Value = state[name]
-    return found
+    flag = _flag(module, name)
+    return None if flag is None else t.call(t.make(flag.getter), [])
+
+
+def _in_block(t: Tracer, module: types.ModuleType) -> bool:
+    return module is _CUDNN and t.new_source_state(_WRITTEN).get("blocks", 0) > 0
 
 
 class FlagsValue(StateBlockValue):
@@ -115,11 +95,6 @@ def _set_printoptions(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 _SETTINGS: Final = "settings"
-#: What `torch.get_float32_matmul_precision` names, and the precision of each product once that was set: only from there can the
-#: present one be set back.
-_precisions: Final[dict[str, object]] = {}
-
-
 def is_set(t: Tracer, query: Callable[..., Any]) -> bool:
     """Whether the trace has set what the function queries: it is known then, and nothing to guard."""
     return query in t.new_source_state(_SETTINGS).get("queries", ())
@@ -127,7 +102,7 @@ def is_set(t: Tracer, query: Callable[..., Any]) -> bool:
 
 def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callable[..., Any]) -> None:
     """Calls of `fn` are steps. `queries`: the functions that tell what was set, and are guarded where the trace set nothing."""
-    signature = inspect.signature(fn)
+    signature = inspect.signature(fn) if not isinstance(fn, types.BuiltinFunctionType) else None
 
     @handles(fn)
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -136,7 +111,8 @@ def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callabl
 
         try:
             given, named = [concrete(arg) for arg in args], {name: concrete(arg) for name, arg in kwargs.items()}
-            signature.bind(*given, **named)
+            if signature is not None:
+                signature.bind(*given, **named)
             saved()
             step = state_steps.calling(fn, given, named, saved)
         except (NotConcrete, TypeError, RuntimeError):  # such as where both kinds of names for a precision are used
@@ -146,8 +122,6 @@ def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callabl
             state_steps.apply(step)
         except Exception:  # the program raises it
             refuse(t)
-        if fn is torch.set_float32_matmul_precision:
-            _precisions[torch.get_float32_matmul_precision()] = process_state.read_precision()
         t.new_source_state(_SETTINGS).setdefault("queries", set()).update(queries)
         return t.make(None)
 
@@ -161,22 +135,77 @@ def _deterministic_saved() -> Callable[[], object]:
     return functools.partial(torch.use_deterministic_algorithms, mode, warn_only=warn_only)
 
 
+#: Backends and operators that have a precision of their own, each behind the one whose precision it has where it has none.
+_PRECISIONS: Final = (("generic", "all", None), *(
+    (backend, op, ("generic", "all") if op == "all" else (backend, "all"))
+    for backend in ("cuda", "mkldnn") for op in ("all", "matmul", "conv", "rnn")))
+_precision_of: Final = torch_private.get("torch._C._get_fp32_precision_getter")
+_set_precision_of: Final = torch_private.optional("torch._C._set_fp32_precision_setter")
+_cudnn_tf32: Final = torch_private.optional("torch._C._get_cudnn_allow_tf32")
+_set_cudnn_tf32: Final = torch_private.optional("torch._C._set_cudnn_allow_tf32")
+
+
 def _precision_saved() -> Callable[[], object]:
-    name, now = torch.get_float32_matmul_precision(), process_state.read_precision()
-    if _precisions.get(name, "" if name == "highest" else None) != now:
-        raise RuntimeError("the precision of products was set otherwise")
-    return functools.partial(torch.set_float32_matmul_precision, name)
+    """Each backend's and operator's own precision, and what the older names for them say. Raises RuntimeError where both kinds
+    of names are in use, or where torch does not tell an operator's own precision from its backend's."""
+    name, cudnn = torch.get_float32_matmul_precision(), _cudnn_tf32()
+    own = []
+    for backend, op, of in _PRECISIONS:
+        found = _precision_of(backend, op)
+        if of is not None and found == _precision_of(*of) != "none":
+            raise RuntimeError(f"whether {backend}.{op} has a precision of its own is not known")
+        own.append((backend, op, found))
+
+    def set_back() -> None:
+        torch.set_float32_matmul_precision(name)
+        _set_cudnn_tf32(cudnn)
+        for each in own:
+            _set_precision_of(*each)
+    return set_back
+
+
+def _c_saved(setter: Callable[..., Any], query: Callable[..., Any]) -> state_steps.Saved:
+    def saved() -> Callable[[], object]:
+        before = query()
+        return functools.partial(setter, *(before if isinstance(before, tuple) else (before,)))
+    return saved
 
 
 _CUDA: Final = torch.backends.cuda
 _setting(torch.set_default_dtype, _saved(torch.set_default_dtype, torch.get_default_dtype))
 _setting(torch.use_deterministic_algorithms, _deterministic_saved)
 _setting(torch.set_deterministic_debug_mode, _deterministic_saved)
-_setting(torch.set_float32_matmul_precision, _precision_saved, torch.get_float32_matmul_precision,
-         torch_private.optional("torch._C._get_cublas_allow_tf32"))
 for _set, _query in (
     (_CUDA.enable_flash_sdp, _CUDA.flash_sdp_enabled), (_CUDA.enable_math_sdp, _CUDA.math_sdp_enabled),
     (_CUDA.enable_mem_efficient_sdp, _CUDA.mem_efficient_sdp_enabled), (_CUDA.enable_cudnn_sdp, _CUDA.cudnn_sdp_enabled),
     (_CUDA.allow_fp16_bf16_reduction_math_sdp, _CUDA.fp16_bf16_reduction_math_sdp_allowed),
 ):
     _setting(_set, _saved(_set, _query), _query)
+
+#: Setters of C and what tells each setting, which is one number of truth, or a tuple as the setter takes it.
+FLAGS: Final = [
+    (torch_private.optional("torch._C._set_cudnn_enabled"),
+     torch_private.optional("torch._C._get_cudnn_enabled")),
+    (torch_private.optional("torch._C._set_cudnn_benchmark"),
+     torch_private.optional("torch._C._get_cudnn_benchmark")),
+    (torch_private.optional("torch._C._set_cudnn_deterministic"),
+     torch_private.optional("torch._C._get_cudnn_deterministic")),
+    (torch_private.optional("torch._C._set_mkldnn_enabled"),
+     torch_private.optional("torch._C._get_mkldnn_enabled")),
+    (torch_private.optional("torch._C._set_mkldnn_deterministic"),
+     torch_private.optional("torch._C._get_mkldnn_deterministic")),
+    (torch_private.optional("torch._C._set_cublas_allow_fp16_reduced_precision_reduction"),
+     torch_private.optional("torch._C._get_cublas_allow_fp16_reduced_precision_reduction")),
+    (torch_private.optional("torch._C._set_cublas_allow_bf16_reduced_precision_reduction"),
+     torch_private.optional("torch._C._get_cublas_allow_bf16_reduced_precision_reduction")),
+    (torch_private.optional("torch._C._set_cublas_allow_fp16_accumulation"),
+     torch_private.optional("torch._C._get_cublas_allow_fp16_accumulation")),
+]
+for _set, _query in FLAGS:
+    _setting(_set, _c_saved(_set, _query), _query)
+#: What tells the precision of products.
+PRECISIONS: Final = (torch_private.optional("torch._C._get_cublas_allow_tf32"), _cudnn_tf32, _precision_of)
+for _setter in (torch.set_float32_matmul_precision, torch_private.optional("torch._C._set_cublas_allow_tf32"),
+                _set_cudnn_tf32, _set_precision_of):
+    _setting(_setter, _precision_saved, torch.get_float32_matmul_precision, *PRECISIONS)
+_setting(torch.set_warn_always, _saved(torch.set_warn_always, torch.is_warn_always_enabled), torch.is_warn_always_enabled)
