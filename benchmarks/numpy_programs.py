@@ -36,6 +36,17 @@ def masked(points: np.ndarray) -> np.ndarray:
     return steps
 
 
+def tutorial(points: np.ndarray) -> np.ndarray:
+    """That of NumPy's tutorial: complex numbers are ordered, and what has left is written to through masks."""
+    z, steps = points, np.full(points.shape, 20)
+    for i in range(20):
+        z = z**2 + points
+        diverges = z * np.conj(z) > 2**2
+        steps[diverges & (steps == 20)] = i
+        z[diverges] = 2
+    return steps
+
+
 def kmeans(points: np.ndarray, centres: np.ndarray) -> Any:
     """Three rounds of Lloyd's algorithm."""
     for _ in range(3):
@@ -61,6 +72,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "Mandelbrot, 64 x 64 complex64": (mandelbrot, _plane(64)),
     "Mandelbrot, 256 x 256 complex64": (mandelbrot, _plane(256)),
     "Mandelbrot with a mask, 256 x 256 complex64": (masked, _plane(256)),
+    "Mandelbrot of NumPy's tutorial, 64 x 64 complex64": (tutorial, _plane(64)),
+    "Mandelbrot of NumPy's tutorial, 256 x 256 complex64": (tutorial, _plane(256)),
     "k-means, 512 x 8 float32": (kmeans, _points(512)),
     "k-means, 16384 x 8 float32": (kmeans, _points(16384)),
 }

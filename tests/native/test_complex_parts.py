@@ -25,6 +25,13 @@ def escaping(z: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> Any:
     return at, steps
 
 
+def filled(z: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> Any:
+    product = torch.pow(w, torch.as_tensor(2, dtype=z.dtype)) * z
+    mask = (product.real > r) | (product.imag == 0)
+    return (product.masked_fill(mask, 2 - 1j) + z, product.masked_fill(mask, torch.tensor(3.0, dtype=z.dtype)), mask,
+            (r[:1] * w + w).imag + r, (z * 2 - w).real.unsqueeze(0))
+
+
 SPECIAL = [complex("inf"), complex("nan"), complex(float("inf"), float("nan")), complex(-0.0, 0.0), 1e30 + 1e30j, 0j]
 
 
@@ -35,7 +42,7 @@ def inputs(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     return z, w, torch.randn(5, 7, dtype=dtype.to_real(), generator=generator)
 
 
-@pytest.mark.parametrize("fn", [mixed, escaping])
+@pytest.mark.parametrize("fn", [mixed, escaping, filled])
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_numbers_are_eagers(fn: Callable[..., Any], dtype: torch.dtype) -> None:
     for found, expected in zip(fxjit.compile(fn)(*inputs(dtype)), fn(*inputs(dtype)), strict=True):
@@ -43,14 +50,16 @@ def test_numbers_are_eagers(fn: Callable[..., Any], dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-15 if dtype is torch.complex128 else 1e-6, atol=0, equal_nan=True)
 
 
-def test_chains_are_kernels() -> None:
+@pytest.mark.parametrize("fn", [escaping, filled])
+def test_chains_are_kernels(fn: Callable[..., Any]) -> None:
     from torch.profiler import ProfilerActivity, profile
 
-    compiled = fxjit.compile(escaping)
+    compiled = fxjit.compile(fn)
     compiled(*inputs(torch.complex128))
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         compiled(*inputs(torch.complex128))
-    assert not {"aten::mul", "aten::add", "aten::where"} & {event.name for event in seen.events()}
+    operators = {"aten::mul", "aten::add", "aten::where", "aten::masked_fill", "aten::pow"}
+    assert not operators & {event.name for event in seen.events()}
 
 
 def test_gradients() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -381,6 +382,48 @@ def escapes(c: np.ndarray) -> Any:
 
 def plane() -> np.ndarray:
     return np.linspace(-2, 1, 6)[None, :] + 1j * np.linspace(-1.5, 1.5, 5)[:, None]
+
+
+def divergence(c: np.ndarray) -> Any:
+    """The Mandelbrot set of NumPy's own tutorial, which orders complex numbers and writes through masks."""
+    z, steps = c, np.full(c.shape, 6)
+    for i in range(6):
+        z = z**2 + c
+        diverges = z * np.conj(z) > 2**2
+        steps[diverges & (steps == 6)] = i
+        z[diverges] = 2
+    return z, steps
+
+
+def test_a_set_by_masks_is_kernels() -> None:
+    assert_same_arrays(divergence, plane, backend="native")
+    assert not fxjit.counters["run_as_captured"]
+
+
+def complex_numbers() -> np.ndarray:
+    parts = np.array([0.0, -1.0, 2.0, np.nan, np.inf])
+    return (parts[:, None] + 1j * parts[None, :]).ravel()
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+@pytest.mark.parametrize("other", [2, -1.0, "array", "reals", "small"])
+def test_complex_numbers_are_ordered_by_their_parts(compare: Any, other: Any) -> None:
+    def ordered(z: np.ndarray) -> Any:
+        if other == "array":
+            return compare(z[:, None], z[None, :])
+        if other == "reals":
+            return compare(z, np.linspace(-2, 2, 25)), compare(np.linspace(-2, 2, 25), z)
+        if other == "small":
+            return compare(z.astype(np.complex64), 0.1), compare(z.astype(np.complex64), z)
+        return compare(z, other), compare(other, z)
+
+    assert_same_arrays(ordered, complex_numbers)
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5, -1, -2])
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_whole_powers_of_complex_numbers(exponent: int, dtype: Any) -> None:
+    assert_same_arrays(lambda z: z**exponent, lambda: plane().astype(dtype))
 
 
 def test_each_call_of_a_loop_is_tried_beside_numpy_once(monkeypatch: pytest.MonkeyPatch) -> None:

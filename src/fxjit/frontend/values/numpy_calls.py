@@ -178,7 +178,7 @@ def attribute(name: str) -> Operation:
 @functools.cache
 def operation(fn: Callable[..., Any]) -> Operation:
     """The operation of one of Python's operators."""
-    counterpart = _item if fn is operator.getitem else fn
+    counterpart = _COUNTERPARTS.get(fn, fn)
     return Operation(fn.__name__, fn, counterpart, fn is not operator.getitem)
 
 
@@ -203,6 +203,54 @@ def _item(array: Any, key: Any) -> Any:
         found.append(part)
         axis += rest if part is Ellipsis else count
     return tnp.flip(array, tuple(turned))[tuple(found)]
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """`base ** exponent`: complex numbers are multiplied for a whole exponent, as NumPy does; torch takes
+    the way by logarithms for a tensor as the exponent, which is a hundred times as slow."""
+    if isinstance(exponent, int) and not isinstance(exponent, bool) and isinstance(base, tnp.ndarray):
+        if base.tensor.is_complex():
+            return tnp.ndarray(torch.pow(base.tensor, exponent))
+    return operator.pow(base, exponent)
+
+
+def _ordered(fn: Callable[..., Any], strictly: Callable[..., Any]) -> Callable[..., Any]:
+    """A comparison that orders: complex numbers go by their real parts and, where these are equal, by their imaginary ones.
+    torch does not order them. Of NaN as an imaginary part nothing is greater or less."""
+    def compare(a: Any, b: Any) -> Any:
+        given = [each.tensor if isinstance(each, tnp.ndarray) else each for each in (a, b)]
+        if not any(isinstance(each, torch.Tensor) and each.is_complex() for each in given) or not all(map(_has_parts, given)):
+            return fn(a, b)
+        (re, im), (other_re, other_im) = map(_parts, given)
+        decided = strictly(re, other_re)
+        for part in (im, other_im):
+            if isinstance(part, torch.Tensor):
+                decided = decided & ~torch.isnan(part)
+        return tnp.ndarray(decided | ((re == other_re) & fn(im, other_im)))
+
+    return compare
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether comparing its parts comes to what comparing complex numbers does: not so for whole numbers in arrays, which torch
+    would round to the type of a part."""
+    if isinstance(value, torch.Tensor):
+        return value.is_complex() or value.is_floating_point()
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _parts(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.real, value.imag
+    return value, 0
+
+
+#: What is called in the place of one of Python's operators.
+_COUNTERPARTS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    operator.getitem: _item, operator.pow: _power,
+    operator.lt: _ordered(operator.lt, operator.lt), operator.le: _ordered(operator.le, operator.lt),
+    operator.gt: _ordered(operator.gt, operator.gt), operator.ge: _ordered(operator.ge, operator.gt),
+}  # fmt: skip
 
 
 def _selected(array: Any, parts: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -3,11 +3,12 @@ another for it. A pass of `cleanup.PASSES`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
 import torch.fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fxjit.backends.graph.edit import call_like
 
@@ -99,6 +100,10 @@ def _chosen(w: _Writer, mask: Any, x: Any, y: Any) -> Parts:
     return w.call(aten.where.self, mask, w.tensor(a), w.tensor(c)), w.call(aten.where.self, mask, w.tensor(b), w.tensor(d))
 
 
+def _masked(w: _Writer, x: Any, mask: Any, value: Any) -> Parts:
+    return _chosen(w, mask, value, x)
+
+
 def _squared(w: _Writer, x: Any, exponent: Any) -> Parts:
     return _multiplied(w, x, x)
 
@@ -123,7 +128,7 @@ _RULES: Final[dict[Any, Callable[..., Parts]]] = {
     aten.neg.default: _negated, aten._conj_physical.default: _conjugated, aten.conj_physical.default: _conjugated,
     aten.where.self: _chosen, aten.pow.Tensor_Scalar: _squared,
     aten.pow.Tensor_Tensor: _squared, aten.full.default: _filled, aten._to_copy.default: _copied,
-    aten.zeros_like.default: _zeros,
+    aten.zeros_like.default: _zeros, aten.masked_fill.Scalar: _masked, aten.masked_fill.Tensor: _masked,
 }  # fmt: skip
 #: The arguments by name that rules have understood.
 _KEYWORDS: Final[dict[Any, set[str]]] = {aten.full.default: {"dtype", "device", "pin_memory", "layout"},
@@ -160,6 +165,20 @@ def split_complex(graph: torch.fx.Graph) -> None:
                 parts[new] = made
         node.replace_all_uses_with(new)
         graph.erase_node(node)
+    _read_parts(graph, parts)
+
+
+def _read_parts(graph: torch.fx.Graph, parts: Mapping[Node, Parts]) -> None:
+    """Arithmetic with the real or the imaginary part of a number that is made of parts takes that part."""
+    for node in [node for node in parts if node.target is aten.complex.default]:
+        for pairs in [user for user in node.users if user.target is aten.view_as_real.default]:
+            for read in [user for user in pairs.users if user.target is aten.select.int]:
+                _, dim, index = read.args
+                re, im = parts[node]
+                part = (im if index else re) if dim in (-1, pairs.meta["val"].dim() - 1) else None
+                if isinstance(part, Node) and part.meta["val"].shape == read.meta["val"].shape and \
+                        all(torch.Tag.pointwise in getattr(user.target, "tags", ()) for user in read.users):
+                    read.replace_all_uses_with(part)
 
 
 def _is_candidate(node: Node) -> bool:
@@ -184,7 +203,10 @@ def _number(value: Any) -> Any:
     if not isinstance(value, Node) or value.op != "get_attr":
         return value
     held = getattr(value.graph.owning_module, str(value.target), None)
-    return held.item() if isinstance(held, torch.Tensor) and held.dim() == 0 else value
+    if not isinstance(held, torch.Tensor) or held.dim() != 0:
+        return value
+    with _disable_current_modes():  # the graph's own are of fake tensors, and this one is real
+        return held.item()
 
 
 def _is_plain(value: Any) -> bool:
