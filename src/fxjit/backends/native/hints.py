@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import sympy
 import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from .index import Size
+from .index import ROUNDED, Size
 
 #: What a size is taken for that nothing is known about.
 UNKNOWN = 512
@@ -18,14 +19,23 @@ UNKNOWN = 512
 class Hints:
     """A number for each size: itself, or what its symbols were when the graph was traced."""
 
-    def __init__(self, values: Mapping[sympy.Symbol, int]) -> None:
+    def __init__(self, values: Mapping[sympy.Symbol, int], numbers: Mapping[sympy.Symbol, sympy.Expr] | None = None) -> None:
         self.values = dict(values)
+        #: The same and the floats, as they were.
+        self.numbers = dict(numbers or {})
 
     def __call__(self, size: Size) -> int:
         if isinstance(size, int):
             return size
-        value = size.subs({symbol: self.values.get(symbol, UNKNOWN) for symbol in size.free_symbols})
+        value = size.subs({symbol: self.of_symbol(symbol) for symbol in size.free_symbols})
         return int(value) if value.is_number else UNKNOWN
+
+    def of_symbol(self, symbol: sympy.Symbol) -> int:
+        if symbol not in self.values and symbol in ROUNDED:
+            value: Any = ROUNDED[symbol].xreplace(self.numbers)
+            self.values[symbol] = int(value) if value.is_number else UNKNOWN
+        known: int = self.values.get(symbol, UNKNOWN)
+        return known
 
 
 def hints_of(gm: torch.fx.GraphModule) -> Hints:
@@ -39,5 +49,6 @@ def hints_of(gm: torch.fx.GraphModule) -> Hints:
             for size in symbolic:
                 env = size.node.shape_env
                 found = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
-                return Hints({symbol: int(hint) for symbol, hint in found.items() if hint.is_number})
+                numbers = {symbol: hint for symbol, hint in found.items() if hint.is_number}
+                return Hints({symbol: int(hint) for symbol, hint in numbers.items()}, numbers)
     return Hints({})

@@ -8,6 +8,7 @@ products, equality and exact division.
 from __future__ import annotations
 
 import functools
+import hashlib
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -35,7 +36,28 @@ def size_of(value: Any) -> Size:
     expr = sympy.sympify(value.node.expr if hasattr(value, "node") else value)
     if hasattr(value, "node") and not expr.is_Atom:
         expr = expr.xreplace(_numbers_found(value.node.shape_env))
-    return as_size(without_floats(expr))
+    return as_size(_by_symbols(without_floats(expr)))
+
+
+#: Integers that are made of floats, other than quotients: each under a symbol of its own, which the node of the graph gives
+#: that calculates it (executor/plan.py). An expression may say the same numbers in another order, which rounds otherwise.
+ROUNDED: Final[dict[sympy.Symbol, sympy.Expr]] = {}
+
+
+def _by_symbols(expr: sympy.Expr) -> sympy.Expr:
+    """The expression, in which integers that are made of floats are symbols."""
+    if expr.is_Atom:
+        return expr
+    rounded = [part for part in expr.atoms(sympy.Function) if type(part).__name__ in _ROUNDINGS]
+    return expr.xreplace({part: _symbol_of(part) for part in rounded}) if rounded else expr
+
+
+def _symbol_of(rounded: sympy.Expr) -> sympy.Symbol:
+    name = hashlib.sha256(sympy.srepr(rounded).encode()).hexdigest()[:12]
+    known = {"positive": True} if rounded.is_positive else {"nonnegative": True} if rounded.is_nonnegative else {}
+    symbol = sympy.Symbol(f"rounded_{name}", integer=True, **known)
+    ROUNDED[symbol] = rounded
+    return symbol
 
 
 def _numbers_found(env: ShapeEnv | None) -> dict[sympy.Expr, sympy.Expr]:
@@ -66,11 +88,13 @@ def without_floats(expr: sympy.Expr) -> sympy.Expr:
     return expr.xreplace(changed) if changed else expr
 
 
-_ROUNDINGS = ("TruncToInt", "FloorToInt", "CeilToInt")
+_ROUNDINGS = ("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt")
 
 
 def _whole_quotient(rounded: sympy.Expr) -> sympy.Expr | None:
     (inner,) = rounded.args
+    if type(rounded).__name__ == "RoundToInt":
+        return None
     numerator, factor = _scaled(inner)
     if numerator is None or not 0 < factor.numerator * factor.denominator < 2**20:
         return None

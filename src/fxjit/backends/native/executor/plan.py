@@ -22,7 +22,7 @@ from fxjit.schemas import returns_alias
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
 from ..hints import Hints
-from ..index import Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of
+from ..index import ROUNDED, Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.blas import (
     Product,
@@ -95,6 +95,7 @@ class _Planner:
     def plan(self, steps: Sequence[Any]) -> Listing:
         self.launched = launched_buffers(steps)
         self.take_inputs()
+        self.calculate_rounded()
         wrote = False
         for step in steps:
             changed = [] if wrote else self.inputs_changed(step)
@@ -155,6 +156,31 @@ class _Planner:
             self.call(node, name, real=False)
             self.names[node] = name
         return self.names[node]
+
+    def calculate_rounded(self) -> None:
+        """Binds the integers that Python makes of floats, where inputs and other sizes give all that they are made of."""
+        made: dict[sympy.Symbol, Any] = {}
+        for node in self.gm.graph.nodes:
+            meta = meta_of(node) if node.op == "call_function" else None
+            symbol = size_of(meta) if isinstance(meta, torch.SymInt) else None
+            if symbol not in ROUNDED or not all(map(self.is_of_inputs, node.all_input_nodes)):
+                continue
+            if symbol in made and made[symbol] != calculation(node):
+                raise UnprintableSize(f"{ROUNDED[symbol]}, which is calculated in two orders")
+            if symbol not in self.found.places:
+                made[symbol] = calculation(node)
+                name = f"i_{node.name}"
+                self.call(node, name, real=False)
+                self.bind(symbol, [], name)
+
+    def is_of_inputs(self, node: torch.fx.Node) -> bool:
+        """Whether this is an input (floats that vary come in tensors), or a number calculated of inputs and their sizes."""
+        meta = meta_of(node)
+        if not isinstance(meta, (torch.SymInt, torch.SymFloat)) or node.op == "placeholder":
+            return node.op == "placeholder"
+        if isinstance(meta, torch.SymInt) and all(found in self.found.places for found in symbols_in([size_of(meta)])):
+            return True
+        return node.op == "call_function" and all(map(self.is_of_inputs, node.all_input_nodes))
 
     def take_inputs(self) -> None:
         for node in self.gm.graph.find_nodes(op="placeholder"):
@@ -478,6 +504,18 @@ class _Planner:
         if isinstance(value, torch.fx.Node) and isinstance(meta_of(value), torch.Tensor) and is_view(value):
             real = self.low.buffers[self.low.storage[origin(value)]].kind == "input"
         return self.value(value, real)
+
+
+def calculation(value: Any) -> Any:
+    """How Python comes to a number: its operations on sizes and inputs, in their order."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(calculation, value))
+    if not isinstance(value, torch.fx.Node) or value.op == "placeholder":
+        return value
+    meta = meta_of(value)
+    if isinstance(meta, torch.SymInt) and size_of(meta) not in ROUNDED:
+        return size_of(meta)
+    return value.target, calculation(value.args), tuple(value.kwargs.items())
 
 
 def varies(values: Any) -> bool:
