@@ -237,6 +237,26 @@ def test_a_transposed_convolution_and_its_derivatives(ours, how):
     assert (kinds.count(Kind.IN_ONE_GROUP), kinds.count(Kind.OF_WEIGHT)) == ((2, 2) if window > 1 else (2, 0))
 
 
+def test_weights_put_together_of_products_have_the_gradients_of_their_parts(ours):
+    """As hypernetworks make them. The second part of a weight's gradient lies behind the first in memory, and the products that
+    go on from it began where the first does."""
+    torch.manual_seed(0)
+    x, rows, factor = torch.randn(2, 16, 16, 16), torch.randn(4, 16, 8), torch.randn(8, 144)
+
+    def network(x, rows, factor):
+        first, second = (torch.cat([(part @ factor).view(16, 16, 3, 3) for part in pair]) for pair in rows.split(2))
+        return F.conv2d(F.conv2d(x, first, padding=1).relu(), torch.cat([second, second], 1), padding=1).square().mean()
+
+    found = []
+    for call in (network, fxjit.compile(network, fullgraph=True)):
+        leaves = [each.clone().requires_grad_() for each in (rows, factor)]
+        call(x, *leaves).backward()
+        found.append([each.grad for each in leaves])
+    for eager, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-3, atol=1e-3 * eager.abs().max().item())
+    assert Kind.OF_WEIGHT in {each.kind for each in ours}
+
+
 def test_without_our_kernels_images_stay_as_they_are(ours, monkeypatch):
     monkeypatch.setattr(convolution_gradients, "is_offered", lambda: False)
     x, weight = torch.randn(2, 32, 12, 12), torch.randn(24, 32, 3, 3, requires_grad=True)

@@ -100,15 +100,29 @@ def _lay_out_as(weight: Any, derivative: torch.fx.Node, item: torch.fx.Node) -> 
 
 
 def _replace(before: torch.fx.Node, now: torch.fx.Node) -> None:
-    """Copies of the one that only lay it out as the other is are left out, and views of it are taken anew."""
+    """Copies of the one that only lay it out as the other is are left out; views of it and of those copies are taken anew."""
+    laid_out = before.meta["val"].stride() == now.meta["val"].stride()
     for user in list(before.users):
-        laid_out = before.meta["val"].stride() == now.meta["val"].stride()
         if user.target is aten.clone.default and user.meta["val"].stride() == now.meta["val"].stride() and not laid_out:
+            _take_views_anew(user, now)  # a copy begins its own memory, and a part of a gradient lies somewhere in it
             user.replace_all_uses_with(now)
             user.graph.erase_node(user)
         elif view_base(user) is before and not laid_out:
-            with user.graph.inserting_before(user):
-                view = Calls(user.graph, user)(user.target, now, *user.args[1:], **user.kwargs)
+            view = _taken_anew(user, now)
             _replace(user, view)
             user.graph.erase_node(user)
     before.replace_all_uses_with(now)
+
+
+def _take_views_anew(before: torch.fx.Node, now: torch.fx.Node) -> None:
+    for user in list(before.users):
+        if view_base(user) is before:
+            view = _taken_anew(user, now)
+            _take_views_anew(user, view)
+            user.replace_all_uses_with(view)
+            user.graph.erase_node(user)
+
+
+def _taken_anew(view: torch.fx.Node, base: torch.fx.Node) -> torch.fx.Node:
+    with view.graph.inserting_before(view):
+        return Calls(view.graph, view)(view.target, base, *view.args[1:], **view.kwargs)
