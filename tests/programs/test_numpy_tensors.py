@@ -191,3 +191,43 @@ def test_gradients_beside_numbers_out_of_arrays():
             fn(y, at).sum().backward()
         ends.append(y.grad)
     torch.testing.assert_close(ends[1], ends[0])
+
+
+#: What a function of NumPy makes of sizes is a size.
+OF_SIZES = {
+    "the lesser": lambda y: torch.topk(y, np.minimum(6, y.shape[1]), largest=False),
+    "the greater": lambda y: y.repeat(np.maximum(2, y.shape[0]), 1)[:, :np.minimum(y.shape[1], np.int64(4))],
+    "a product": lambda y: (y.view(np.prod(y.shape)), y.sum() / np.prod(y.shape[1:]), np.prod((y.shape[1], 2))),
+    "rounded": lambda y: (y.new_zeros(int(np.ceil(y.shape[1] / 2))), y[:, int(np.floor(y.shape[1] / 3)):]),
+    "returned": lambda y: (y + 1, np.minimum(3, y.shape[1]), np.prod(y.shape),
+                            np.floor(y.shape[1] / 2), np.ceil(y.shape[1] / 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_numpys_functions_of_sizes_that_vary(name):
+    fxjit.reset()
+    compiled = fxjit.compile(OF_SIZES[name], backend="eager", fullgraph=True)
+    for columns in (8, 12, 7, 5, 4, 9):
+        y = torch.arange(3.0 * columns).sin().reshape(3, columns)
+        assert agree(OF_SIZES[name](y), compiled(y))
+    assert fxjit.counters["stats"]["unique_graphs"] <= 3
+
+
+#: Where NumPy's arithmetic is another than Python's.
+OF_NUMBERS = {
+    "overflow": lambda y, n: (y * 1, np.prod((n, 2**62)), np.prod((n, 4, 2**61)), np.prod([2**40, n, 2**40])),
+    "signs of zero": lambda y, n: (y * 1, np.ceil(-0.1 * n), np.floor(0.0 * -n), np.ceil(n / 2 - 30)),
+    "other types": lambda y, n: (y * 1, np.minimum(n, 2.5), np.prod((n, 1.5)), np.prod((n, True)), np.minimum(n, False)),
+    "too large": lambda y, n: (y * 1, np.ceil(n * 1e300), np.floor(n * 2.0**60)),
+    "options": lambda y, n: (y * 1, np.minimum(n, 3, dtype=np.float32), np.prod((n, 2), dtype=np.int32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_numpys_functions_of_numbers_that_vary(name):
+    fxjit.reset()
+    compiled = fxjit.compile(OF_NUMBERS[name], backend="eager")
+    for n in (3, 5, 7, -4, 0, 11):
+        eager, ours = outcome(lambda n=n: OF_NUMBERS[name](x, n)), outcome(lambda n=n: compiled(x, n))
+        assert agree(eager, ours) and str(eager) == str(ours)

@@ -25,7 +25,7 @@ from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotIm
 from fxjit.frontend.values.calls import exact, handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import ConstantValue
-from fxjit.frontend.values.numpy_numbers import ComputedNumber, NumPyNumberValue, with_known_scalars
+from fxjit.frontend.values.numpy_numbers import ComputedNumber, NumPyNumberValue, of_numbers, with_known_scalars
 from fxjit.frontend.values.numpy_tensors import as_arrays, as_tensors, converts_tensors, gives_tensors, holds_tensors
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.frontend.values.symscalar import SymValue
@@ -584,10 +584,11 @@ def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str
     implementation = getattr(fn, "_implementation", None)
     if isinstance(implementation, types.FunctionType) and not numpy_calls.is_made_of_others(implementation):
         t.break_("numpy-function", function=f"numpy.{fn.__name__}")  # files, texts
+    if (number := of_numbers(t, fn, args, kwargs)) is not None:
+        return number
     args = [with_known_scalars(t, arg) for arg in args]
-    kwargs = {key: with_known_scalars(t, arg) for key, arg in kwargs.items()}
-    kwargs = {key: arg for key, arg in kwargs.items() if not (arg.is_constant() and arg.as_constant() is _NOT_GIVEN)
-              and not (key == "subok" and arg.is_constant())}  # there are no subclasses
+    kwargs = {key: with_known_scalars(t, arg) for key, arg in kwargs.items()
+              if not (arg.is_constant() and (key == "subok" or arg.as_constant() is _NOT_GIVEN))}  # there are no subclasses
     try:
         known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
     except NotConcrete:

@@ -29,6 +29,9 @@ _DIVISIONS: Final = frozenset({"/", "//", "%"})
 #: Integers that a float64 holds: NumPy divides them as such.
 _LARGEST: Final = 2**53
 _TAKES: Final[dict[type, tuple[type, ...]]] = {np.int64: (int, np.int64), np.float64: (int, float, np.int64, np.float64)}
+#: Functions of two integers that are Python's, and all functions of numbers that vary.
+_EXTREMES: Final[dict[Any, Any]] = {np.minimum: min, np.maximum: max}
+_OF_NUMBERS: Final = frozenset({*_EXTREMES, np.prod, np.floor, np.ceil})
 
 
 class NumPyNumberValue(SymValue, WrappedOutput):
@@ -153,8 +156,52 @@ def with_known_scalars(t: Tracer, data: Value) -> Value:
     return data
 
 
+def of_numbers(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
+    """The NumPy scalar that a function makes of Python's numbers, one of which varies, as sizes do: the lesser or the greater
+    of two integers, the product of several, and a positive number rounded down or up. None for all else."""
+    if fn not in _OF_NUMBERS or kwargs or len(args) != (2 if fn in _EXTREMES else 1):
+        return None
+    given = [arg.realize() for arg in args]
+    if fn is np.prod:
+        given = [each.realize() for each in given[0].realized()] if isinstance(given[0], (ListValue, TupleValue)) else []
+    given = [_number_of(t, each) if each.pytype() is np.int64 else each for each in given]
+    integers = all(_is_of_64_bits(each) for each in given)
+    if not any(isinstance(each, SymValue) for each in given):
+        return None
+    if fn in _EXTREMES:
+        return _of_class(t, np.int64, protocol.call(t, t.make(_EXTREMES[fn]), given)) if integers else None
+    if fn is np.prod:
+        return _product(t, given) if integers else None
+    (number,) = given
+    if number.pytype() is not float or not _is_between(t, number, 0.0, 2.0**52):
+        return None
+    return _of_class(t, np.float64, protocol.unary(t, "float", protocol.unary(t, fn.__name__, number)))
+
+
 def _of_class(t: Tracer, cls: type, number: Value) -> Value:
     return NumPyNumberValue(cls, number) if isinstance(number, SymValue) else t.make(cls(number.as_constant()))
+
+
+def _product(t: Tracer, numbers: Sequence[Value]) -> Value | None:
+    """None where NumPy's product might not be Python's."""
+    product = numbers[0]
+    for number in numbers[1:]:
+        product = protocol.binary(t, "*", product, number)
+        if not _is_between(t, product, -(2**62), 2**62):
+            return None
+    return _of_class(t, np.int64, product)
+
+
+def _is_of_64_bits(value: Value) -> bool:
+    if value.pytype() is not int:
+        return False
+    return isinstance(value, SymValue) or (value.is_constant() and -(2**63) <= value.as_constant() < 2**63)
+
+
+def _is_between(t: Tracer, number: Value, least: float, greatest: float) -> bool:
+    """Whether it is more than the one and less than the other, which is guarded."""
+    return all(protocol.truth(t, protocol.compare(t, sign, number, t.make(limit)))
+               for sign, limit in ((">", least), ("<", greatest)))
 
 
 def _divides_alike(t: Tracer, op: str, first: Value, second: Value) -> bool:
@@ -165,8 +212,7 @@ def _divides_alike(t: Tracer, op: str, first: Value, second: Value) -> bool:
     if not protocol.truth(t, protocol.compare(t, "!=", second, t.make(0))):
         return False
     whole = [each for each in (first, second) if each.pytype() is int]
-    return op != "/" or all(protocol.truth(t, protocol.compare(t, sign, each, t.make(limit)))
-                            for each in whole for sign, limit in ((">", -_LARGEST), ("<", _LARGEST)))
+    return op != "/" or all(_is_between(t, each, -_LARGEST, _LARGEST) for each in whole)
 
 
 def _number_of(t: Tracer, value: Value) -> Value:
