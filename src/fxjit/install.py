@@ -134,6 +134,7 @@ def installed() -> bool:
 def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
+    _torchs_own.lookup_backend = copy_of(dynamo.lookup_backend)
     theirs, register_theirs, optimize_theirs, optimize_assert_theirs = (
         copy_of(function) for function in (dynamo.disable, dynamo.register_backend, dynamo.optimize, dynamo.optimize_assert)
     )
@@ -220,6 +221,7 @@ def _torch_compile(
                            disable=disable, nopython=nopython, **unused)
     dropin.ignore_arguments("torch.compile", unused)
     fullgraph = fullgraph if nopython is None else nopython
+    backend, mode = _of_lite(backend, mode)
     chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic)
     if model is None:
         return lambda fn: api.compile_with(chosen, fn, disable)
@@ -230,6 +232,7 @@ class _TorchsOwn:
     """torch.compile as torch has it, for functions of torch that torch itself compiles."""
 
     compile: Callable[..., Any]
+    lookup_backend: Callable[[str], Any]
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -246,6 +249,14 @@ class _TorchsOwn:
         """`function` is torch.compile, or ours where a wrapper of a library's kept it from the last time."""
         if function is not _torch_compile:
             self.compile = copy_of(function)
+
+    def backend(self, name: str) -> Any:
+        """The backend that torch alone has under this name, for the graphs that we capture; the name where there is none."""
+        dynamo = importlib.import_module("torch._dynamo")  # which `_replace_in_dynamo` follows
+        try:
+            return self.lookup_backend(name)
+        except dynamo.exc.InvalidBackend:
+            return name
 
     def __call__(self, model: Any, **arguments: Any) -> Any:
         self._thread.at_work = True
@@ -267,7 +278,7 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
     if kwargs.pop("disable", False):
         self.__dict__["_compiled_call_impl"] = None
         return
-    backend = kwargs.pop("backend", None)
+    backend, kwargs["mode"] = _of_lite(kwargs.pop("backend", None), kwargs.get("mode"))
     options = _known_options(backend, kwargs.pop("options", None))
     if kwargs.get("nopython") is not None:
         kwargs["fullgraph"] = kwargs["nopython"]
@@ -310,7 +321,15 @@ _default_backend = _DefaultBackend()
 
 def _our_backend(backend: Any) -> Any:
     chosen = _default_backend.get() if backend is None else backend
-    return _OURS.get(chosen, chosen) if isinstance(chosen, str) else chosen
+    if not isinstance(chosen, str):
+        return chosen
+    chosen = _OURS.get(chosen, chosen)
+    return chosen if registry.is_known(chosen) else _torchs_own.backend(chosen)
+
+
+def _of_lite(backend: Any, mode: str | None) -> tuple[Any, str | None]:
+    """`mode="lite"`, in which Inductor leaves operators to eager's kernels, as they are."""
+    return ("aot_eager", None) if mode == "lite" and _our_backend(backend) == "native" else (backend, mode)
 
 
 #: Options that are no settings.

@@ -21,6 +21,7 @@ STANCES = {
     "eager_on_recompile": "use entries; run what has none eagerly",
     "fail_on_recompile": "use entries; raise where there is none",
     "eager_then_compile": "run eagerly at the first call, compile at the second",
+    "aot_eager_then_compile": "the same",
 }
 
 
@@ -97,7 +98,7 @@ def on_miss(code: CodeType, key: object, args: Sequence[object]) -> bool:
             f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be compiled, and the stance is "
             "'fail_on_recompile'."
         )
-    if name == "eager_then_compile":
+    if name in ("eager_then_compile", "aot_eager_then_compile"):
         return not first_calls.note(code, key, args)
     return False
 

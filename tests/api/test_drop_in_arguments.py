@@ -160,3 +160,68 @@ def test_arguments_that_torch_never_had_are_errors():
             torch.compile(lambda x: x, recompile_limit=3)
     finally:
         fxjit.uninstall()
+
+
+def scaled_sines(x, weight):
+    return (x * 2).sin() @ weight + 1
+
+
+@pytest.mark.parametrize("arguments", [
+    {"backend": "eager_debug"}, {"backend": "aot_eager_default_partitioner"},
+    {"backend": "aot_eager_decomp_partition_crossref"}, {"backend": "ts"}, {"mode": "lite"},
+    {"mode": "lite", "backend": "inductor"},
+], ids=str)
+def test_backends_of_torchs_own_are_given_our_graphs(arguments):
+    fxjit.install()
+    torch._dynamo.reset()
+    fxjit.counters.clear()
+    compiled = torch.compile(scaled_sines, fullgraph=True, **arguments)
+    weight = torch.randn(4, 3, requires_grad=True)
+    compiled(X, weight).sum().backward()
+    gradient, weight.grad = weight.grad, None
+    scaled_sines(X, weight).sum().backward()
+    torch.testing.assert_close(compiled(X, weight), scaled_sines(X, weight))
+    torch.testing.assert_close(gradient, weight.grad)
+    assert fxjit.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_model_compiled_in_place_by_torchs_names():
+    fxjit.install()
+    for arguments in ({"mode": "lite"}, {"backend": "eager_debug"}):
+        model = torch.nn.Linear(4, 2)
+        expected = model(X)
+        model.compile(**arguments)
+        torch.testing.assert_close(model(X), expected)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_change_nothing_on_a_processor(mode):
+    """As docs/moving_over.md says: the same kernels, and no CUDA graph."""
+    kernels = []
+    for arguments in ({}, {"mode": mode}):
+        fxjit.reset()
+        fxjit.counters.clear()
+        compiled = fxjit.compile(scaled_sines, **arguments)
+        for _ in range(4):
+            torch.testing.assert_close(compiled(X, X.T), scaled_sines(X, X.T))
+        assert fxjit.counters["cudagraphs"].keys() <= {"not recorded: its tensors are on cpu"}
+        kernels.append(fxjit.counters["native"]["kernels"])
+    assert kernels[0] == kernels[1] > 0
+
+
+def test_an_unknown_backend_is_an_error():
+    fxjit.install()
+    with pytest.raises(torch._dynamo.exc.InvalidBackend, match="No backend is called 'nobodys'"):
+        torch.compile(scaled_sines, backend="nobodys")
+
+
+def test_the_stance_that_compiles_at_the_second_call_has_two_names():
+    fxjit.install()
+    for name in ("eager_then_compile", "aot_eager_then_compile"):
+        fxjit.reset()
+        fxjit.counters.clear()
+        compiled = torch.compile(scaled_sines, backend="eager")
+        with torch.compiler.set_stance(name):
+            for graphs in (0, 1, 1):
+                torch.testing.assert_close(compiled(X, X.T), scaled_sines(X, X.T))
+                assert fxjit.counters["stats"]["unique_graphs"] == graphs

@@ -85,9 +85,14 @@ def list_backends(exclude_tags: Iterable[str] | None = ("debug", "experimental")
     return sorted(name for name, its in tags.items() if not excluded.intersection(its))
 
 
+def is_known(name: str) -> bool:
+    """Whether there is a backend of this name; loads nothing."""
+    return name in _BUILTIN or name in _registered or name in _offered()
+
+
 def check_backend_name(name: str) -> None:
     """Raises InvalidBackend when nothing is known by this name; loads nothing."""
-    if name in _BUILTIN or name in _registered or name in _offered():
+    if is_known(name):
         return
     raise InvalidBackend(f"No backend is called {displayed(name)}. {near(name, list_backends(exclude_tags=None))}")
 
