@@ -597,9 +597,7 @@ def call_function(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str
         result = fn(*known, **named)
     except Exception as error:  # all arguments are known: the program raises the same
         t.raise_(type(error), *error.args)
-    if isinstance(result, (np.ndarray, tuple, list)):
-        return _call_on_arrays(t, fn, args, kwargs)
-    return t.make(result)
+    return _call_on_arrays(t, fn, args, kwargs) if isinstance(result, (np.ndarray, tuple, list)) else t.make(result)
 
 
 def _call_on_arrays(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
