@@ -80,3 +80,31 @@ def test_a_channels_scale_is_not_calculated_for_each_pixel(sources):
     kernels = sources[0].split('extern "C"')[1:]
     assert any("sqrt" in kernel for kernel in kernels) and any("fx_silu" in kernel for kernel in kernels)
     assert not any("sqrt" in kernel and "fx_silu" in kernel for kernel in kernels)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("parameters", [torch.float32, None], ids=["float32 parameters", "half parameters"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_halves_are_normalized_by_kernels(sources, dtype, training, parameters, layout):
+    """Their statistics are floats inside: all results are as near to float64's as eager's, whose are rounded to halves."""
+    torch.manual_seed(0)
+    x, grad = (torch.randn(4, 24, 9, 10).to(dtype).to(memory_format=layout) for _ in range(2))
+    weight, bias, mean, scale = torch.rand(24) + 0.5, torch.randn(24), torch.randn(24), torch.rand(24) + 0.5
+
+    def results(way, kind):
+        layer = nn.BatchNorm2d(24, dtype=torch.float64 if kind is torch.float64 else parameters or dtype).train(training)
+        for old, new in zip((layer.weight, layer.bias, layer.running_mean, layer.running_var), (weight, bias, mean, scale)):
+            old.data.copy_(new.to(parameters or dtype))
+        given = x.to(kind).requires_grad_()
+        y = way(layer)(given)
+        y.backward(grad.to(kind))
+        return [y.detach(), given.grad, *(each.grad for each in layer.parameters()), layer.running_mean, layer.running_var]
+
+    true, eager = results(lambda fn: fn, torch.float64), results(lambda fn: fn, dtype)
+    mine = results(lambda fn: fxjit.compile(fn, fullgraph=True, dynamic=False), dtype)
+    for one, other, right in zip(mine, eager, true, strict=True):
+        assert one.dtype is other.dtype and one.stride() == other.stride()
+        error, eagers = ((each.double() - right).norm() / right.norm() for each in (one, other))
+        assert error <= max(1.1 * eagers, torch.finfo(one.dtype).eps)
+    assert len(sources) >= 2, "forward and backward"

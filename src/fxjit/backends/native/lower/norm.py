@@ -331,8 +331,8 @@ class Normalized(NamedTuple):
 def by_batch(low: Lowering, x: Any, weight: Any, bias: Any, training: bool, eps: float) -> Normalized:
     """Normalized over all dimensions but the second."""
     x = low.value(x)
-    if not training or any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
-        raise NoLowering("batch norm without training, of nothing, or of halves with float statistics")
+    if not training or any(size == 0 for size in x.size) or compute_type(x.dtype) is not torch.float32:
+        raise NoLowering("batch norm without training, of nothing, or of doubles")
     dims, kind = (0, *range(2, x.ndim)), compute_type(x.dtype)
     wide_var, wide_mean = variance_at_once(low, x, dims)
     wide_var = stored(low, wide_var, x.size[1:2])
@@ -342,11 +342,6 @@ def by_batch(low: Lowering, x: Any, weight: Any, bias: Any, training: bool, eps:
     if bias is not None:
         y = op("add", y, over(low.value(bias).expr, (1,), x.ndim))
     return Normalized(y, mean, invstd, var, prod(x.size[dim] for dim in dims), x.dtype)
-
-
-def normalized_in_float32(low: Lowering, x: TensorExpr) -> bool:
-    """Whether the statistics are float32, whatever is normalized: on a GPU those of half types are, on a CPU not always."""
-    return x.dtype is torch.float32 or (compute_type(x.dtype) is torch.float32 and by_triton(low.device))
 
 
 def scaled(low: Lowering, invstd: Expr, weight: Any) -> Expr:
@@ -359,8 +354,8 @@ def lower_batch_norm_backward(
     mean: Any, invstd: Any, train: bool, eps: float, mask: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     grad, x = low.value(grad), low.value(x)
-    if any(size == 0 for size in x.size) or not normalized_in_float32(low, x):
-        raise NoLowering("batch norm of nothing, or of halves with float statistics")
+    if any(size == 0 for size in x.size) or compute_type(x.dtype) is not torch.float32:
+        raise NoLowering("batch norm of nothing, or of doubles")
     dims, kind = (0, *range(2, x.ndim)), compute_type(x.dtype)
     if train:
         m, r = low.value(mean).expr, low.value(invstd).expr
