@@ -248,19 +248,20 @@ DIFFERENCES = (
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
      "`inspect.signature`, `__name__`, `__wrapped__` are the function's"),
-    ("`torch.set_default_dtype`, `torch.use_deterministic_algorithms`, and other functions that set state of the process",
-     "break the graph: where an operator of the graph raised, the state would stay as the graph had set it, whatever a "
-     "`finally` of the program says (torch.compile has these two in the graph)"),
+    ("`torch.set_default_device`, `torch.set_num_threads`, `torch.set_flush_denormal`",
+     "break the graph (torch.compile has the first in the graph, and breaks at the others). Other settings of the process are "
+     "steps of the graph: the default dtype, deterministic algorithms, kernels of attention, precisions and flags of "
+     "torch.backends; a graph that raises sets them back"),
     ("`parameter.data = ...`, as `torch.nn.utils.vector_to_parameters` does, before a gradient of what is computed from it",
      "is in the graph. Where the data have another shape or type, or are then written to, the graph breaks before that "
      "use (torch.compile has it in the graph)"),
     ("nested tensors of the strided layout, and masked tensors",
      "each operator on one breaks the graph (torch.compile does not trace them either: it gives up the functions around, and "
      "counts one break)"),
-    ("a break inside a loop, a `try` block or a `with` of the program's own class",
-     "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
-     "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
-     "where it is three operators or more"),
+    ("a break inside a loop, a `try` block or a `with` of the program's own class, where it is not resumed",
+     "the block runs eagerly, and what it calls is compiled. What stands before and behind a `try` or `with` is compiled where "
+     "it is three operators or more (`config.compile_around_try`); a function with such a loop runs eagerly, as with "
+     "torch.compile, unless `config.compile_around_blocks` is on"),
     ("`counters[\"graph_break\"]`",
      "counts each graph that a break ends. A function that is given up because of a break (in a loop, a `try` or a `with`) has "
      "no graph: it is counted in `counters[\"skip\"]`, and the break by its reason in `counters[\"skip_cause\"]`. "
