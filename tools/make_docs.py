@@ -258,10 +258,10 @@ DIFFERENCES = (
     ("nested tensors of the strided layout, and masked tensors",
      "each operator on one breaks the graph (torch.compile does not trace them either: it gives up the functions around, and "
      "counts one break)"),
-    ("a break inside a loop, a `try` block or a `with` of the program's own class, where it is not resumed",
-     "the block runs eagerly, and what it calls is compiled. What stands before and behind a `try` or `with` is compiled where "
-     "it is three operators or more (`config.compile_around_try`); a function with such a loop runs eagerly, as with "
-     "torch.compile, unless `config.compile_around_blocks` is on"),
+    ("a break inside a loop, a `try` block or a `with` of the program's own class",
+     "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
+     "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
+     "where it is three operators or more"),
     ("`counters[\"graph_break\"]`",
      "counts each graph that a break ends. A function that is given up because of a break (in a loop, a `try` or a `with`) has "
      "no graph: it is counted in `counters[\"skip\"]`, and the break by its reason in `counters[\"skip_cause\"]`. "

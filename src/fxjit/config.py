@@ -87,7 +87,6 @@ compile_around_blocks: bool = _row(
     False, "A graph break in a loop, a `try` block or a `with` that the frame cannot resume in leaves only that block to "
     "Python: what stands before it and behind it is compiled, instead of running the frame eagerly."
 )
-compile_around_try: bool = _row(True, "The same for `try` blocks and `with` alone, around which torch.compile captures, too.")
 trace_unittest: bool = _row(False, "Trace unittest's own methods instead of passing them by.")
 
 # Shapes and numbers

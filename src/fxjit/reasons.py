@@ -592,6 +592,7 @@ SKIPS = (
         (
             "Move what breaks out of the `try` block, or the `try` block into a function of its own.",
             "Set `fxjit.config.resume_in_try = True`, which resumes in most such blocks.",
+            "Set `fxjit.config.compile_around_blocks = True` to have compiled what stands before the block and behind it.",
         ),
     ),
     Reason(
@@ -601,6 +602,7 @@ SKIPS = (
         (
             "Move what breaks out of the `with` block, or the `with` block into a function of its own.",
             "Set `fxjit.config.resume_in_try = True`, under which any manager may stay entered.",
+            "Set `fxjit.config.compile_around_blocks = True` to have compiled what stands before the block and behind it.",
         ),
     ),
     Reason(

@@ -270,18 +270,9 @@ def test_a_frame_with_little_around_the_block_is_skipped() -> None:
 
 @pytest.mark.parametrize("program", [in_a_try, in_a_with, in_a_for], ids=lambda fn: fn.__name__)
 def test_without_the_setting_the_frame_is_skipped(program: Callable[..., Any]) -> None:
-    with fxjit.config.patch(compile_around_blocks=False, compile_around_try=False):
+    with fxjit.config.patch(compile_around_blocks=False):
         assert operators(program, torch.ones(2)) == [3]  # of `work`, which it calls
     assert fxjit.counters["frames"]["skipped"] == 1 and sum(fxjit.counters["skip"].values()) == 1
-
-
-@pytest.mark.parametrize("program", [in_a_try, in_a_with, in_a_for], ids=lambda fn: fn.__name__)
-def test_around_a_try_or_a_with_there_are_graphs_without_a_setting(program: Callable[..., Any]) -> None:
-    with fxjit.config.patch(compile_around_blocks=True):
-        around = operators(program, torch.ones(2))
-    with fxjit.config.patch(compile_around_blocks=False):
-        assert operators(program, torch.ones(2)) == ([3] if program is in_a_for else around)
-    assert fxjit.counters["frames"].get("skipped", 0) == (program is in_a_for)
 
 
 def test_with_fullgraph_the_break_is_an_error() -> None:

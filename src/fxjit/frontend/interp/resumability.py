@@ -98,21 +98,13 @@ _REGIONS = frozenset({"skip-loop", "skip-try", "skip-with"})
 
 def open_ground(code: Code) -> frozenset[int]:
     """The instructions outside of loops and `try` blocks; none where nobody asks for them."""
-    if not config.compile_around_blocks and not (config.compile_around_try and _has_handlers(code)):
+    if not config.compile_around_blocks:
         return frozenset()
     known: frozenset[int] | None = code.facts.get("open ground")
     if known is None:
         known = code.facts["open ground"] = frozenset(
             at for at, each in enumerate(code.instructions)
             if each.original and each.opname != "FOR_ITER" and not in_loop(code, at) and not is_in_try(code, at))
-    return known
-
-
-def _has_handlers(code: Code) -> bool:
-    """Whether there is a `try` block or a `with` in it."""
-    known: bool | None = code.facts.get("has handlers")
-    if known is None:
-        known = code.facts["has handlers"] = any(code.handler_at(at) is not None for at in range(len(code.instructions)))
     return known
 
 
@@ -125,8 +117,7 @@ def is_handling(machine: Machine) -> bool:
 def region_start(machine: Machine, step: int, reason: str) -> tuple[int, int] | None:
     """The last instruction that the root frame ran before the block in which it cannot be resumed at `step`, with its own step:
     CPython runs the frame from there. None where the frame is skipped, for `reason`."""
-    wanted = config.compile_around_blocks or (config.compile_around_try and reason != "skip-loop")
-    if not wanted or reason not in _REGIONS:
+    if not config.compile_around_blocks or reason not in _REGIONS:
         return None
     if machine.parent is not None or loses_super(machine.code):
         return None
