@@ -68,9 +68,6 @@ LONG_KERNEL, LONG_PRODUCT = 50_000, 400_000
 PRODUCT_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
 BY_PAIRS = len(PRODUCT_TYPES)
 BY_PACKED = {torch.bfloat16: BY_PAIRS + 1, torch.float32: BY_PAIRS + 2}
-#: Operators of ATen's whose result is written to memory that the executor made, and of how many elements: some large pages. In
-#: training in bfloat16, an MLP of 1024, 4096, 4096 and 1000 had a fifth of its time in the system, which gave out small ones.
-WRITTEN_TO, LARGE_RESULT = ("mm.default", "addmm.default"), 1 << 20
 #: The devices whose memory programs allocate and look at by torch's shim.
 DEVICES = ("cpu", "cuda")
 
@@ -310,8 +307,6 @@ class _Planner:
             return
         if op_name(node) == "bmm.default" and self.multiply_batches(node):
             return
-        if self.multiply_by_aten(node):
-            return
         groups = grouped_product_of(node, self.low)
         if groups is not None:
             self.multiply_groups(node, groups)
@@ -451,21 +446,6 @@ class _Planner:
         a, b = (Variable(self.tensor(arg)) for arg in node.args)  # type: ignore[arg-type]  # arguments that are nodes
         self.allocate(self.low.buffers[name])
         self.add("BMM", into=Variable(name), a=a, b=b, float32=int(self.note_batches(metas)))
-        return True
-
-    def multiply_by_aten(self, node: torch.fx.Node) -> bool:
-        """ATen's product of half types with a large result, written to memory that was made for it: its pages are large, where
-        ATen would have the system give out small ones anew, as for a weight's gradient in every step."""
-        if op_name(node) not in WRITTEN_TO or not is_strided(meta_of(node)):
-            return False
-        buffer = self.low.buffers[self.low.storage[node]]
-        short = buffer.dtype in (torch.bfloat16, torch.float16)
-        if not short or buffer.device.type != "cpu" or self.hints(buffer.numel) < LARGE_RESULT:
-            return False
-        values = [self.value(arg, False) for arg in (*node.args, *node.kwargs.values())]
-        self.names[node] = buffer.name
-        self.allocate(buffer)
-        self.call_with(f"x_{node.name}", self.function(node), (*values, Variable(buffer.name)), None, (*node.kwargs, "out"))
         return True
 
     def multiply_groups(self, node: torch.fx.Node, groups: GroupedProduct) -> None:
