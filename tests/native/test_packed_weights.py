@@ -49,11 +49,12 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 
 def assert_exact(found: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """No further from the true result than eager, by the largest number."""
-    true = F.linear(rows.double(), weight.double(), None if bias is None else bias.double())
-    largest = float(true.abs().max()) or 1.0
-    limit = 1.5 * float((F.linear(rows, weight, bias).double() - true).abs().max()) / largest
-    assert float((found.double() - true).abs().max()) / largest <= max(5e-3 if rows.dtype is torch.bfloat16 else 4e-7, limit)
+    """No further from the true result than eager, or than its terms' magnitudes allow: they may cancel."""
+    true, terms = (F.linear(given(rows), given(weight), None if bias is None else given(bias))
+                   for given in (torch.Tensor.double, lambda each: each.double().abs()))
+    eager = float((F.linear(rows, weight, bias).double() - true).abs().max())
+    rounded = rows.shape[1] ** 0.5 * torch.finfo(torch.float32).eps + torch.finfo(rows.dtype).eps
+    assert float((found.double() - true).abs().max()) <= max(rounded * float(terms.max()), 1.5 * eager)
 
 
 @pytest.mark.usefixtures("vectors")
@@ -68,9 +69,10 @@ def test_results_are_exact(dtype: torch.dtype, sizes: tuple[int, int, int], bias
     assert_exact(linear(rows, weight.t().contiguous().t() if turned else weight, bias), rows, weight, bias)
 
 
-@given(m=st.integers(1, 70), n=st.integers(1, 140), k=st.integers(1, 90), dtype=st.sampled_from(TYPES))
+@given(m=st.integers(1, 70), n=st.integers(1, 140), k=st.integers(1, 90), dtype=st.sampled_from(TYPES), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_of_any_sizes(m: int, n: int, k: int, dtype: torch.dtype):
+def test_of_any_sizes(m: int, n: int, k: int, dtype: torch.dtype, seed: int):
+    torch.manual_seed(seed)
     rows, weight, bias = (torch.randn(sizes).to(dtype) for sizes in ((m, k), (n, k), (n,)))
     assert_exact(linear(rows, weight, bias), rows, weight, bias)
 
