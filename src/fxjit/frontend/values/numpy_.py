@@ -197,7 +197,7 @@ class ArrayValue(ComputedNumber):
         if self.scalar and isinstance(other, TensorValue):
             return self.before_tensor(t, other, op, reflected)
         found = numpy_tensors.operated(t, op, self, other, reflected, call_function)
-        return found or self._call(t, protocol.BINARY[op], *((other, self) if reflected else (self, other)))
+        return self._call(t, protocol.BINARY[op], *((other, self) if reflected else (self, other))) if found is None else found
 
     def nb_inplace(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         return NOT_IMPLEMENTED if self.scalar else self._call(t, protocol.INPLACE[op], self, other)

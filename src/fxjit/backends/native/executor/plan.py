@@ -172,12 +172,13 @@ class _Planner:
 
     def is_of_inputs(self, node: torch.fx.Node) -> bool:
         """Whether this is an input (floats that vary come in tensors), or a number calculated of inputs and their sizes."""
+        if node.op == "placeholder":
+            return True
         meta = meta_of(node)
-        if not isinstance(meta, (torch.SymInt, torch.SymFloat)) or node.op == "placeholder":
-            return node.op == "placeholder"
         if isinstance(meta, torch.SymInt) and all(found in self.found.places for found in symbols_in([size_of(meta)])):
             return True
-        return node.op == "call_function" and all(map(self.is_of_inputs, node.all_input_nodes))
+        is_number = node.op == "call_function" and isinstance(meta, (torch.SymInt, torch.SymFloat))
+        return is_number and all(map(self.is_of_inputs, node.all_input_nodes))
 
     def take_inputs(self) -> None:
         for node in self.gm.graph.find_nodes(op="placeholder"):
