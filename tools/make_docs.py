@@ -248,10 +248,10 @@ DIFFERENCES = (
      "False: the call goes from C to the compiled code without a frame of Python's. A Python function around it takes 0.08 us, "
      "3 % of the call of a function with one operator, and shows in tracebacks. `callable`, `inspect.isroutine`, "
      "`inspect.signature`, `__name__`, `__wrapped__` are the function's"),
-    ("`torch.set_default_device`, `torch.set_num_threads`, `torch.set_flush_denormal`",
-     "break the graph (torch.compile has the first in the graph, and breaks at the others). Other settings of the process are "
-     "steps of the graph: the default dtype, deterministic algorithms, kernels of attention, precisions and flags of "
-     "torch.backends; a graph that raises sets them back"),
+    ("`torch.set_num_threads`, `torch.set_flush_denormal`",
+     "break the graph (as with torch.compile). Other settings of the process are steps of the graph: the default dtype and "
+     "device (but in a block of `with torch.device(...)`), deterministic algorithms, kernels of attention, precisions and "
+     "flags of torch.backends; a graph that raises sets them back"),
     ("`parameter.data = ...`, as `torch.nn.utils.vector_to_parameters` does, before a gradient of what is computed from it",
      "is in the graph. Where the data have another shape or type, or are then written to, the graph breaks before that "
      "use (torch.compile has it in the graph)"),

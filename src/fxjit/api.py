@@ -41,6 +41,8 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
     nopython: bool | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> F: ...
 @overload
 def compile(
@@ -53,6 +55,8 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
     nopython: bool | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Callable[[F], F]: ...
 def compile(
     model: Any = None,
@@ -64,6 +68,8 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
     nopython: bool | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compile `model`: the result is called the same way and does the same, through graphs that `backend` compiled.
 
@@ -80,6 +86,10 @@ def compile(
         options: settings of `fxjit.config` by name, in force while this callable's graphs are compiled. Not with `mode`.
         disable: give `model` back as it is.
         nopython: another name for `fullgraph`.
+        recompile_limit: entries that a code object may have under these arguments before it runs eagerly (with `fullgraph`: an
+            error); None: `config.recompile_limit`.
+        isolate_recompiles: the callable has entries of its own, which no other callable compiled with the same arguments uses
+            or counts.
 
     Raises:
         InvalidArgument (a TypeError), ConfigError (a ValueError), InvalidBackend: an argument cannot be used, at once.
@@ -87,7 +97,7 @@ def compile(
     """
     if nopython is not None:
         fullgraph = nopython
-    chosen = region_options(backend, mode, options, fullgraph, dynamic)
+    chosen = region_options(backend, mode, options, fullgraph, dynamic, recompile_limit, isolate_recompiles)
     if not isinstance(disable, bool):
         raise InvalidArgument(f"compile: disable must be True or False, not {displayed(disable)}.")
     if model is None:

@@ -113,7 +113,7 @@ def _described(options: RegionOptions, target: Any) -> dict[str, Any]:
     """As the manifest has it."""
     named = type(target) if is_nn_module(target) else target
     chosen = {"backend": options.chosen_backend, "mode": options.mode, "options": options.options,
-              "fullgraph": options.fullgraph, "dynamic": options.dynamic}
+              "fullgraph": options.fullgraph, "dynamic": options.dynamic, "recompile_limit": options.own_limit}
     code = _code_of(target)
     return {"module": module_of(named) or None, "name": getattr(named, "__qualname__", type(target).__qualname__),
             "is module": is_nn_module(target), "file": code.co_filename if code is not None else None, "code": _digest(target),

@@ -93,6 +93,13 @@ trace_unittest: bool = _row(False, "Trace unittest's own methods instead of pass
 dynamic_shapes: bool = _row(True, "Sizes may become symbols at all.")
 assume_static_by_default: bool = _row(True, "A size is a constant until it is seen to change.")
 automatic_dynamic_shapes: bool = _row(True, "A size that changed between two calls becomes a symbol.")
+dynamic_sources: str = _row(
+    "", "Inputs, between commas, whose sizes (`:N`: that of dimension N) or integers are symbols from the first compile on, "
+    "with `dynamic=False` and in parameters as well. A name is torch's, as L['x'], or x, or an expression for its beginning."
+)
+static_sources: str = _row("", "Inputs whose sizes and numbers are constants, in the same notation; it wins over the others.")
+unbacked_sources: str = _row("", "Inputs whose sizes are known by what `torch._check` says alone, in the same notation.")
+dynamic_values: str = _row("", "Sizes and integers, between commas, that are symbols wherever an input has them.")
 specialize_int: bool = _row(False, "Python integers stay constants even when they change from call to call.")
 specialize_float: bool = _row(False, "Python floats stay constants even when they change from call to call.")
 capture_scalar_outputs: bool = _row(

@@ -40,6 +40,11 @@ _INDUCTOR_SETTINGS: Final[Mapping[str, str]] = {
     "triton.cudagraphs": "triton.cudagraphs",
 }
 
+#: The same for torch.compiler.config.
+_COMPILER_SETTINGS: Final[Mapping[str, str]] = {
+    name: name for name in ("dynamic_sources", "dynamic_values", "static_sources", "unbacked_sources")
+}
+
 _ON: Final[Mapping[str, Any]] = {"1": True, "true": True, "True": True}
 _NOTHING_ASKED: Final = frozenset({"", "0", "false", "False"})
 #: What torch reads from the environment when it imports torch._dynamo or torch._inductor, which a program compiled by us may
@@ -48,7 +53,6 @@ _VARIABLES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("TORCH_COMPILE_DISABLE", "disable", _ON),
     ("TORCH_COMPILE_DEBUG", "debug", _ON),
     ("TORCHINDUCTOR_FREEZING", "freezing", _ON),
-    ("TORCHDYNAMO_DISABLE", "disable", _ON),
     ("TORCHDYNAMO_SUPPRESS_ERRORS", "suppress_errors", _ON),
     ("TORCHDYNAMO_VERBOSE", "verbose", _ON),
     ("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS", "capture_scalar_outputs", _ON),
@@ -86,6 +90,11 @@ class _Functions(set[Any]):
     remove = _handing_on(set.remove)
     discard = _handing_on(set.discard)
     clear = _handing_on(set.clear)
+
+
+def is_switched_off() -> bool:
+    """TORCHDYNAMO_DISABLE, which torch reads whenever something is compiled: what is then given back is as it was."""
+    return config.environment("TORCHDYNAMO_DISABLE") == "1"
 
 
 def follow_environment() -> None:
@@ -144,7 +153,7 @@ def _catch_too(ours: type[errors.FxjitError], theirs: type[Exception] | None, ma
 def follow_compiler(compiler: ModuleType, made: Replacements) -> None:
     """For torch.compiler, and its settings."""
     surface.apply(compiler, made)
-    _follow_settings(compiler.config, {}, made)
+    _follow_settings(compiler.config, _COMPILER_SETTINGS, made)
 
 
 def follow_inductor(inductor_config: ModuleType, made: Replacements) -> None:

@@ -190,9 +190,7 @@ def _with_breaks(enable: Callable[..., Any]) -> Callable[..., Any]:
         module = imported_module("fxjit.module")
         if module is None or not isinstance(compiled, module.OptimizedModule) or not compiled.options.fullgraph:
             return compiled
-        asked = compiled.options
-        return module.OptimizedModule(compiled._orig_mod, region_options(
-            asked.chosen_backend, asked.mode, asked.options, False, asked.dynamic))
+        return module.OptimizedModule(compiled._orig_mod, compiled.options.with_fullgraph(False))
 
     @functools.wraps(enable)
     def with_breaks(compiler_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -211,6 +209,8 @@ def _torch_compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
     nopython: bool | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
     **unused: Any,
 ) -> Any:
     """`torch.compile` while the drop-in is installed: its default backend is ours. What torch compiles for itself (the
@@ -218,11 +218,14 @@ def _torch_compile(
     so does everything once the drop-in is gone, for a wrapper of a library's that keeps this function."""
     if not installed() or _torchs_own.applies_to(callers_globals(wrapper_codes(sys.modules["torch"].compile)), model):
         return _torchs_own(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
-                           disable=disable, nopython=nopython, **unused)
+                           disable=disable, nopython=nopython, recompile_limit=recompile_limit,
+                           isolate_recompiles=isolate_recompiles or None, **unused)
     dropin.ignore_arguments("torch.compile", unused)
     fullgraph = fullgraph if nopython is None else nopython
     backend, mode = _of_lite(backend, mode)
-    chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic)
+    chosen = region_options(_our_backend(backend), mode, _known_options(backend, options), fullgraph, dynamic,
+                            recompile_limit, isolate_recompiles)
+    disable = disable or dropin.is_switched_off()
     if model is None:
         return lambda fn: api.compile_with(chosen, fn, disable)
     return api.compile_with(chosen, model, disable)
@@ -275,7 +278,7 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
 
     if args:
         raise ConfigError("nn.Module.compile takes keyword arguments only, those of torch.compile.")
-    if kwargs.pop("disable", False):
+    if kwargs.pop("disable", False) or dropin.is_switched_off():
         self.__dict__["_compiled_call_impl"] = None
         return
     backend, kwargs["mode"] = _of_lite(kwargs.pop("backend", None), kwargs.get("mode"))
@@ -283,16 +286,17 @@ def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:
     if kwargs.get("nopython") is not None:
         kwargs["fullgraph"] = kwargs["nopython"]
     kwargs.pop("nopython", None)
-    known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic") if name in kwargs}
+    known = {name: kwargs.pop(name) for name in ("mode", "fullgraph", "dynamic", "recompile_limit", "isolate_recompiles")
+             if name in kwargs}
     dropin.ignore_arguments("nn.Module.compile", kwargs)
     compile_in_place(self, region_options(_our_backend(backend), options=options, **known))
 
 
 def _dynamo_optimize(backend: Any = "inductor", *, nopython: bool = False, **kwargs: Any) -> Callable[[Any], Any]:
     """The old spelling: `torch._dynamo.optimize("inductor")(fn)`."""
-    dynamic = kwargs.get("dynamic")
-    chosen = region_options(_our_backend(backend), fullgraph=nopython, dynamic=dynamic)
-    return lambda fn: api.compile_with(chosen, fn, bool(kwargs.get("disable", False)))
+    own = {name: kwargs[name] for name in ("dynamic", "recompile_limit", "isolate_recompiles") if name in kwargs}
+    chosen = region_options(_our_backend(backend), fullgraph=nopython, **own)
+    return lambda fn: api.compile_with(chosen, fn, bool(kwargs.get("disable", False)) or dropin.is_switched_off())
 
 
 #: Backends of torch that have another name here.

@@ -37,6 +37,7 @@ class RegionOptions:
         options: Mapping[str, Any],
         fullgraph: bool,
         dynamic: bool | None,
+        recompile_limit: int | None = None,
     ) -> None:
         self.chosen_backend = backend
         self.backend_name = backend if isinstance(backend, str) else _name_of(backend)
@@ -46,12 +47,24 @@ class RegionOptions:
         self.guard_filter: Callable[[Any], Any] | None = self.options.pop("guard_filter_fn", None)
         self.fullgraph = fullgraph
         self.dynamic = dynamic
+        #: Entries that a code object may have under these options; None: config.recompile_limit.
+        self.own_limit = recompile_limit
         self._settings: dict[str, Any] = {}
         self._keywords: dict[str, Any] = {}
         if backend in ("native", "fxjit"):
             self._settings = {**MODES[mode or "default"], **_native_settings(self.options)}
         else:
             self._keywords = _keywords(backend, mode, self.options)
+
+    @property
+    def recompile_limit(self) -> int:
+        """Entries that a code object may have under these options, for each function or module compiled that runs it."""
+        return config.recompile_limit if self.own_limit is None else self.own_limit
+
+    @property
+    def limits_name(self) -> str:
+        """Where `recompile_limit` was set, as messages say it."""
+        return "config.recompile_limit" if self.own_limit is None else "compile(recompile_limit=)"
 
     @property
     def tells_failures(self) -> bool:
@@ -78,15 +91,21 @@ class RegionOptions:
             return compile_graph(gm, example_inputs, **self._keywords)  # type: ignore[no-any-return]  # checked by the pipeline
 
     def __repr__(self) -> str:
-        said = {"mode": self.mode, "options": self._given_options() or None, "dynamic": self.dynamic}
+        said = {"mode": self.mode, "options": self._given_options() or None, "dynamic": self.dynamic,
+                "recompile_limit": self.own_limit}
         extra = "".join(f", {name}={value!r}" for name, value in said.items() if value is not None)
         return f"<fxjit options: backend={self.backend_name!r}, fullgraph={self.fullgraph}{extra}>"
+
+    def with_fullgraph(self, fullgraph: bool) -> RegionOptions:
+        """These options but for `fullgraph`."""
+        return region_options(self.chosen_backend, self.mode, self._given_options(), fullgraph, self.dynamic, self.own_limit)
 
     def __deepcopy__(self, memo: object) -> RegionOptions:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return region_options, (self.chosen_backend, self.mode, self._given_options(), self.fullgraph, self.dynamic)
+        return region_options, (self.chosen_backend, self.mode, self._given_options(), self.fullgraph, self.dynamic,
+                                self.own_limit)
 
     def _given_options(self) -> dict[str, Any]:
         return self.options if self.guard_filter is None else {**self.options, "guard_filter_fn": self.guard_filter}
@@ -101,14 +120,21 @@ def region_options(
     options: Mapping[str, Any] | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> RegionOptions:
-    """Checks the arguments of `compile` and gives their RegionOptions; the same one for the same arguments."""
+    """Checks the arguments of `compile` and gives their RegionOptions; the same one for the same arguments, unless entries are
+    to be counted by themselves (`isolate_recompiles`)."""
     _check(backend, mode, options, fullgraph, dynamic)
+    _check_limit(recompile_limit, isolate_recompiles)
     chosen = dict(options or {})
-    made = RegionOptions(backend, mode, chosen, fullgraph, dynamic)
+    made = RegionOptions(backend, mode, chosen, fullgraph, dynamic, recompile_limit)
+    if isolate_recompiles:
+        return made
     # A callable backend is kept as long as the RegionOptions that it is part of the key of.
     which = backend if isinstance(backend, str) else id(backend)
-    key = (which, mode, tuple(sorted((name, repr(value)) for name, value in chosen.items())), fullgraph, dynamic)
+    key = (which, mode, tuple(sorted((name, repr(value)) for name, value in chosen.items())), fullgraph, dynamic,
+           recompile_limit)
     return _known.setdefault(key, made)
 
 
@@ -136,6 +162,14 @@ def _check(backend: Any, mode: Any, options: Any, fullgraph: Any, dynamic: Any) 
     takes_own_mode = not isinstance(backend, str) and _accepts(backend, "mode")
     if mode is not None and mode not in MODES and not takes_own_mode:
         raise ConfigError(f"compile: there is no mode {displayed(mode)}. {near(mode, MODES)}")
+
+
+def _check_limit(recompile_limit: Any, isolate_recompiles: Any) -> None:
+    if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 0):
+        raise InvalidArgument("compile: recompile_limit must be None or a number of entries, not "
+                              f"{displayed(recompile_limit)}.")
+    if not isinstance(isolate_recompiles, bool):
+        raise InvalidArgument(f"compile: isolate_recompiles must be True or False, not {displayed(isolate_recompiles)}.")
 
 
 def _native_settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class Options(Protocol):
     guard_filter: Callable[[Any], Any] | None
     fullgraph: bool
     dynamic: bool | None
+    recompile_limit: int
+    limits_name: str
 
 
 def compile_frame(options: Options, func: types.FunctionType, code: types.CodeType, args: tuple[object, ...],
@@ -146,17 +148,17 @@ def _compile_within_limits(options: Options, frame: Frame) -> _C.Entry | None:
         _skip(options, frame, SkipFrameSignal("skip-torch-replaced", {"method": method}))
         return None
     known = [] if entries.settle(frame.code, options) else entries.of(frame.code, options)
-    limit = config.recompile_limit * entries.sharers(frame.code, options)
+    limit = options.recompile_limit * entries.sharers(frame.code, options)
     if len(known) > 1 and (len(known) >= limit or logs.enabled("recompiles")):
         known = _nearest_first(known, frame)
     why = [_why_not(entry, frame) for entry in known]
     if known and config.error_on_recompile:
         raise RecompileError(f"{_located(frame.code)} would be compiled again: " + "; ".join(why))
-    if len(known) >= limit or entries.compiles_in_vain(frame.code, options) >= config.recompile_limit:
-        _limit_reached(options, frame, "recompile_limit", limit, why)
+    if len(known) >= limit or entries.compiles_in_vain(frame.code, options) >= options.recompile_limit:
+        _limit_reached(options, frame, options.limits_name, limit, why)
         return None
     if entries.compiles(frame.code) >= config.accumulated_recompile_limit:
-        _limit_reached(options, frame, "accumulated_recompile_limit", config.accumulated_recompile_limit, why)
+        _limit_reached(options, frame, "config.accumulated_recompile_limit", config.accumulated_recompile_limit, why)
         return None
     if known:
         events.report_recompile(frame.code, why, len(known) + 1)
@@ -223,7 +225,7 @@ def _nearest_first(known: Sequence[_C.Entry], frame: Frame) -> list[_C.Entry]:
 def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why: list[str]) -> None:
     because = why[0] if why else "what each was compiled for is gone"
     if config.fail_on_recompile_limit_hit or options.fullgraph:
-        raise RecompileLimitExceeded(f"{_located(frame.code)} was compiled {limit} times (config.{setting}); the nearest entry "
+        raise RecompileLimitExceeded(f"{_located(frame.code)} was compiled {limit} times ({setting}); the nearest entry "
                                      f"does not fit because {because}. FXJIT_LOGS=recompiles shows why each was compiled.")
     entries.mark_limit(frame.code, options)
     if entries.first_time(frame.code, options, "skip-recompile-limit"):  # functions made anew that share the code begin anew
@@ -239,7 +241,7 @@ def _tell_limit(code: types.CodeType, setting: str, limit: int, because: str) ->
     """Said once: a function that every call compiles anew costs more than it saves, and then runs eagerly. In the log, not as
     Python's warning, which would be an error to a program that runs under `-W error`, and nothing is wrong with it."""
     _recompiles_log.warning(
-        "fxjit compiled %s %d times (config.%s), and runs it eagerly where none of that fits. This call needed one more "
+        "fxjit compiled %s %d times (%s), and runs it eagerly where none of that fits. This call needed one more "
         "because %s. FXJIT_LOGS=recompiles shows why each was compiled.", _located(code), limit, setting, because)
 
 
@@ -575,7 +577,7 @@ def _captured_nothing(options: Options, frame: Frame, guards: GuardSet | None) -
     events.tell_empty(event, entries.is_users(frame.code, options))
     if guards is not None:
         _keep_skip(options, frame, guards, event, process_state.bound_by())
-    entries.count_empty(frame.code, options, config.recompile_limit)
+    entries.count_empty(frame.code, options, options.recompile_limit)
 
 
 def _stage(stage: str, name: str, seconds: dict[str, float]) -> Any:

@@ -632,7 +632,7 @@ SKIPS = (
     Reason(
         "skip-recompile-limit",
         "Recompile limit reached",
-        "`{function}` was compiled {limit} times, which is `config.{setting}`, and no entry holds: {why}",
+        "`{function}` was compiled {limit} times, which is `{setting}`, and no entry holds: {why}",
         (
             "Mark what changes as dynamic (`fxjit.mark_dynamic`), or keep it the same from call to call.",
             "Raise `fxjit.config.recompile_limit`.",

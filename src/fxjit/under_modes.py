@@ -25,7 +25,7 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.instruction import Positions
 from fxjit.frontend.polyfills.function_modes import called_inside
 from fxjit.homes import module_of
-from fxjit.options import RegionOptions, region_options
+from fxjit.options import RegionOptions
 from fxjit.skips import marks
 
 #: Makes a callable of a function in a region with these options (regions.py).
@@ -67,7 +67,7 @@ def _programs_modes() -> list[TorchFunctionMode]:
 
 
 def _entry(options: RegionOptions, func: FunctionType, code: CodeType, make: Compile) -> _C.Entry | None:
-    whole = region_options(options.chosen_backend, options.mode, options.options, True, options.dynamic)
+    whole = options.with_fullgraph(True)
     own = called_inside.__code__.replace(co_name=code.co_name)  # whose entries, and their limit, are this function's alone
     marks.set_code_traced(own)
     compiled = make(whole, FunctionType(own, called_inside.__globals__, code.co_name))

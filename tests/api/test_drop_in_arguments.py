@@ -156,8 +156,8 @@ def test_arguments_that_torch_never_had_are_errors():
             torch.compile(lambda x: x, fullgraf=True)
         with pytest.raises(TypeError, match="'fullgraf'"):
             Model().compile(fullgraf=True)
-        with pytest.warns(UserWarning, match="ignores these arguments of torch.compile: recompile_limit"):
-            torch.compile(lambda x: x, recompile_limit=3)
+        with pytest.warns(UserWarning, match="ignores these arguments of torch.compile: name"):
+            torch.compile(lambda x: x, name="a label")
     finally:
         fxjit.uninstall()
 

@@ -82,11 +82,11 @@ def test_what_has_no_effect_says_so_once(installed, recwarn):
     for _ in range(2):
         torch._dynamo.on_compile_start(print)
         torch._dynamo.config.capture_sparse_compute = torch._dynamo.config.capture_sparse_compute
-        torch.compiler.config.dynamic_sources = ""
+        torch.compiler.config.job_id = None
     torch._dynamo.callback_handler.remove_start_callback(print)
     said = [str(each.message) for each in recwarn if "torch." in str(each.message)]
     names = ["torch._dynamo.on_compile_start", "torch._dynamo.config.capture_sparse_compute",
-             "torch.compiler.config.dynamic_sources"]
+             "torch.compiler.config.job_id"]
     assert [each.partition(":")[0] for each in said] == names
 
 

@@ -248,6 +248,35 @@ def test_a_variable_of_torchs_sets_ours_of_the_same_meaning(variable, text, ours
     assert {name: config.to_dict()[name] for name in ours} == ours
 
 
+def test_the_switch_that_torch_reads_at_each_decoration(monkeypatch):
+    """What was compiled before it was set stays compiled, and so is what comes once it is gone."""
+    counter = CompileCounter()
+
+    def doubled(x):
+        return x * 2
+
+    def tripled(x):
+        return x * 3
+
+    class Model(torch.nn.Linear):
+        pass
+
+    before = torch.compile(doubled, backend=counter)
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    model, placed = Model(2, 2), Model(2, 2)
+    placed.compile(backend=counter)
+    assert torch.compile(tripled, backend=counter) is tripled and torch.compile(backend=counter)(tripled) is tripled
+    assert torch.compile(model, backend=counter) is model and placed._compiled_call_impl is None
+    assert torch._dynamo.optimize(counter)(tripled) is tripled
+    before(torch.ones(2))
+    assert counter.frame_count == 1 and not config.disable
+    for text in ("0", ""):
+        monkeypatch.setenv("TORCHDYNAMO_DISABLE", text)
+        assert torch.compile(tripled, backend=counter) is not tripled
+    torch.compile(tripled, backend=counter)(torch.ones(2))
+    assert counter.frame_count == 2
+
+
 def test_ours_goes_before_torchs(monkeypatch):
     fxjit.uninstall()
     monkeypatch.setenv("TORCHDYNAMO_REPRO_LEVEL", "4")

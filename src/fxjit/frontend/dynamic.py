@@ -24,6 +24,7 @@ from fxjit import config, logs, torch_compat, torch_private
 from fxjit.errors import ConstraintViolationError
 from fxjit.fake_execution import DATA_DEPENDENT, python_dispatcher
 from fxjit.first_calls import Layout
+from fxjit.frontend.named_sources import decided, may_vary
 from fxjit.frontend.replaced_operators import replaced, torchs_own
 from fxjit.frontend.views_of_parts import faked
 from fxjit.guards.kinds import ConstIs, TensorIs
@@ -207,7 +208,8 @@ class ShapePolicy:
             self.shape_env.break_points = break_points
         else:  # each size, and each number, is compiled by itself
             history.sizes_vary = history.random_inputs = False
-        self.dynamic = dynamic if config.dynamic_shapes and history.sizes_vary else False
+        self._may_vary = config.dynamic_shapes and history.sizes_vary
+        self.dynamic = dynamic if self._may_vary else False
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=False)
         self.contexts: list[tuple[torch.Tensor, StatefulSymbolicContext]] = []
         self.floats: list[SymbolicFloat] = []
@@ -336,21 +338,28 @@ class ShapePolicy:
     def _dims(self, tensor: torch.Tensor, source: Source, inner: bool) -> list[DimDynamic]:
         sizes = tuple(None if is_ragged(size) else size for size in tensor.shape)
         static = [DimDynamic.DUCK if size is None else DimDynamic.STATIC for size in sizes]  # a ragged size is no number
-        if isinstance(tensor, torch.nn.Parameter) or self.dynamic is False:
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        fixed_all = is_parameter or self.dynamic is False
+        if fixed_all and not (self._may_vary and may_vary(source, sizes, is_parameter)):
             return static
         merged = self.history.merge_sizes(source.name, sizes)
         forced = marks(tensor, "_dynamo_dynamic_indices") | marks(tensor, "_dynamo_weak_dynamic_indices")
         if inner:  # a jagged tensor's mark on the sum of its ragged sizes
             forced |= marks(tensor, "_dynamo_propagated_dynamic_indices")
-        fixed = marks(tensor, "_dynamo_static_indices")
-        unbacked = marks(tensor, "_dynamo_unbacked_indices")
+        named = {way: {dim for dim, size in enumerate(sizes) if size is not None and decided(source, size, dim) == way}
+                 for way in ("static", "dynamic", "unbacked")}
+        marked = marks(tensor, "_dynamo_dynamic_indices")
+        fixed = marks(tensor, "_dynamo_static_indices") | (named["static"] - marked)
+        unbacked = marks(tensor, "_dynamo_unbacked_indices") | (named["unbacked"] - fixed - marked)
+        if fixed_all:
+            fixed, forced = frozenset(range(len(sizes))) - named["dynamic"] - unbacked, frozenset()
         self.unbacked = self.unbacked or bool(unbacked)
         automatic = config.automatic_dynamic_shapes and self.dynamic is None
         return [
             DimDynamic.DUCK if sizes[dim] is None
             else DimDynamic.UNBACKED if dim in unbacked
             else DimDynamic.STATIC if dim in fixed
-            else DimDynamic.DYNAMIC if dim in forced
+            else DimDynamic.DYNAMIC if dim in forced or dim in named["dynamic"]
             else DimDynamic.DUCK if self.dynamic or not config.assume_static_by_default
             or (automatic and merged[dim] is None)
             else DimDynamic.STATIC
@@ -372,6 +381,9 @@ class ShapePolicy:
     def number_is_symbolic(self, number: int | float, source: Source) -> bool:
         """Whether a number of the frame's inputs becomes a symbol: it varied between compiles, or dynamic=True."""
         is_float = isinstance(number, float)
+        said = decided(source, number) if self._may_vary else None
+        if said == "static" or (said is not None and not is_float):
+            return said != "static" and -_WORD < number < _WORD
         if self.dynamic is False or (config.specialize_float if is_float else config.specialize_int):
             return False
         varied = self.history.varies(source.name, number)

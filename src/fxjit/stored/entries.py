@@ -99,7 +99,7 @@ def keep(code: CodeType, options: Any, record: Compiled | Skipped) -> None:
     known = cached_facts(stored.key)
     before = known["entries"] if isinstance(known, dict) and isinstance(known.get("entries"), list) else []
     others = [each for each in before if each != stored.packed]  # it may have been found, and not have fitted
-    most = config.recompile_limit * entries.sharers(code, options)
+    most = options.recompile_limit * entries.sharers(code, options)
     try:
         put_facts(stored.key, {"entries": [stored.packed, *others][:max(most, len(before))]})
     except Exception as problem:  # data as deep as Python's containers go, a function of files that the program replaced
@@ -209,7 +209,7 @@ def find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
 
 def _find(options: Any, frame: Frame) -> tuple[bool, _C.Entry | None]:
     known = entries.of(frame.code, options)
-    limit = config.recompile_limit * entries.sharers(frame.code, options)
+    limit = options.recompile_limit * entries.sharers(frame.code, options)
     if torch_replaced() is not None or (known and (config.error_on_recompile or len(known) >= limit)):
         return False, None
     key = _key_of(frame.code, options)
@@ -378,7 +378,7 @@ def _read_skip(options: Any, frame: Frame, stored: Stored) -> None:
     entries.note_skip(code, options, stored)
     if explained.id == "skip-nothing-captured":
         events.tell_empty(event, entries.is_users(code, options))
-        entries.count_empty(code, options, config.recompile_limit)
+        entries.count_empty(code, options, options.recompile_limit)
     else:
         events.tell_skip(event)
         entries.mark_skipped(code, options, explained.id)

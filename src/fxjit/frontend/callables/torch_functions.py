@@ -486,7 +486,7 @@ def _refuse(reason: str, *functions: Any, **context: str) -> None:
         handles(fn)(refuse)
 
 
-_refuse("value-global-state", torch.set_default_device, torch.set_num_threads,
+_refuse("value-global-state", torch.set_num_threads,
         torch.set_num_interop_threads, torch.set_flush_denormal,
         torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
         torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype,

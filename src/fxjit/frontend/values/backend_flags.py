@@ -1,9 +1,10 @@
 """Flags of `torch.backends.cudnn` that choose an algorithm where an operator runs, and how tensors are printed: nothing that a
 trace or a backend decides depends on them, so that setting one is a step of the graph (fxjit/state_steps.py).
 
-So is setting the default dtype, the precision of products, deterministic algorithms and the kernels of attention, on which what
-is made of the operators behind it depends: these are traced, and compiled, under what was set. Attributes of torch.backends
-(`torch.backends.cuda.matmul.allow_tf32 = True`) are functions of torch.backends, which are traced to the C function that sets.
+So is setting the default dtype and device, the precision of products, deterministic algorithms and the kernels of attention, on
+which what is made of the operators behind it depends: these are traced, and compiled, under what was set. Attributes of
+torch.backends (`torch.backends.cuda.matmul.allow_tf32 = True`) are functions of torch.backends, which are traced to the C
+function that sets.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any, Final, NoReturn
 import torch
 
 from fxjit import state_steps, torch_private
+from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
+from fxjit.frontend.values.contexts import DeviceValue, entered_managers
 from fxjit.frontend.values.state_blocks import StateBlockValue, emit_step, state_block
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
@@ -100,8 +103,10 @@ def is_set(t: Tracer, query: Callable[..., Any]) -> bool:
     return query in t.new_source_state(_SETTINGS).get("queries", ())
 
 
-def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callable[..., Any]) -> None:
-    """Calls of `fn` are steps. `queries`: the functions that tell what was set, and are guarded where the trace set nothing."""
+def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callable[..., Any],
+             prepare: Callable[[Tracer], None] | None = None) -> None:
+    """Calls of `fn` are steps. `queries`: the functions that tell what was set, and are guarded where the trace set nothing.
+    `prepare`: may break."""
     signature = inspect.signature(fn) if not isinstance(fn, types.BuiltinFunctionType) else None
 
     @handles(fn)
@@ -109,6 +114,8 @@ def _setting(fn: Callable[..., Any], saved: state_steps.Saved, *queries: Callabl
         def refuse(t: Tracer) -> NoReturn:
             t.break_("value-global-state", function=f"torch.{fn.__name__}")
 
+        if prepare is not None:
+            prepare(t)
         try:
             given, named = [concrete(arg) for arg in args], {name: concrete(arg) for name, arg in kwargs.items()}
             if signature is not None:
@@ -171,7 +178,25 @@ def _c_saved(setter: Callable[..., Any], query: Callable[..., Any]) -> state_ste
     return saved
 
 
+_global_device: Final = torch_private.get_or("torch._GLOBAL_DEVICE_CONTEXT", None)
+
+
+def _device_saved() -> Callable[[], object]:
+    if _global_device is None:
+        raise RuntimeError("which device was set is not known")
+    context = getattr(_global_device, "device_context", None)
+    return functools.partial(torch.set_default_device, None if context is None else context.device)
+
+
+def _outside_of_devices(t: Tracer) -> None:
+    """A default device that is set in a block of `with torch.device(...)` takes the place of the block's until that ends: the
+    graph breaks, and the block stays entered."""
+    if any(isinstance(manager, DeviceValue) for manager in entered_managers(t)):
+        raise BreakGraph("value-global-state", {"function": "torch.set_default_device"}, keeps_blocks=True)
+
+
 _CUDA: Final = torch.backends.cuda
+_setting(torch.set_default_device, _device_saved, torch.get_default_device, prepare=_outside_of_devices)
 _setting(torch.set_default_dtype, _saved(torch.set_default_dtype, torch.get_default_dtype))
 _setting(torch.use_deterministic_algorithms, _deterministic_saved)
 _setting(torch.set_deterministic_debug_mode, _deterministic_saved)
