@@ -32,7 +32,7 @@ enum {
     ALIASED = 512,      /* but where they are a multiple of so many numbers apart: a panel's rows share a set of the first-level cache or two */
     HELD = 1 << 16,     /* packed numbers of b that stay in the second-level cache while all rows go by */
     LINE = 64,
-    LINES_AT_ONCE = 32, /* of a transposed a that all panels take from before the next ones: in the first-level cache */
+    AT_ONCE = 4,        /* panels of b that are packed line by line */
     FEW = 4,            /* rows up to which nothing is packed: each number of b is read once; */
     MOST_FEW = 12,      /* where the columns of b are contiguous and of at least LONG numbers */
     LONG = 256,
@@ -95,54 +95,84 @@ lanes_of_line(int64_t left, int is_last)
     return first_lanes(is_last ? left : LANES);
 }
 
+/* Up to `depth` numbers of `count` lines, `line` apart, to as many lines of `width`, at most a vector; what is wider than `count` is
+ * zeros. The last line is stored in as many lanes as it has. */
+WIDE static void
+pack_corner(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width, int64_t step)
+{
+    for (int64_t p = 0; p < depth; p += LANES) {
+        int64_t deep = least(LANES, depth - p);
+        vec_t r[LANES];
+        UNROLLED for (int i = 0; i < LANES; i++) {
+            r[i] = i < count ? vec_load_some(first_lanes(deep), from + i * line + p) : vec_zero();
+        }
+        turn(r);
+        UNROLLED for (int i = 0; i < LANES; i++) {
+            if (i < deep) {
+                vec_store_some(to + (p + i) * step, lanes_of_line(width, p + i == depth - 1), r[i]);
+            }
+        }
+    }
+}
+
 /* `count` lines of `depth` numbers, `line` apart, to `depth` lines of `width`; what is wider than `count` is zeros. One vector, or
  * whole ones. */
 WIDE static void
 pack_turned(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width)
 {
-    for (int64_t p = 0; p < depth; p += LANES) {
-        int64_t deep = least(LANES, depth - p);
-        for (int64_t first = 0; first < width; first += LANES) {
+    for (int64_t first = 0; first < width; first += LANES) {
+        int64_t there = least(LANES, count - first), wide = least(LANES, width - first), p = 0;
+        const float *lines = from + first * line;
+        /* The last line of less than a vector is stored by itself: a whole one would reach into what is packed behind it. */
+        for (; there == wide && p + LANES + (wide < LANES) <= depth; p += LANES) {
             vec_t r[LANES];
+            load_turned(lines + p, line, wide, r);
             UNROLLED for (int i = 0; i < LANES; i++) {
-                int there = first + i < count;
-                r[i] = there ? vec_load_some(first_lanes(deep), from + (first + i) * line + p) : vec_zero();
+                vec_store_any(to + (p + i) * width + first, r[i]);
             }
-            turn(r);
-            UNROLLED for (int i = 0; i < LANES; i++) {
-                if (i < deep) {
-                    lanes_t stored = lanes_of_line(width - first, p + i == depth - 1);
-                    vec_store_some(to + (p + i) * width + first, stored, r[i]);
-                }
-            }
+        }
+        pack_corner(lines + p, line, there, depth - p, to + p * width + first, wide, width);
+    }
+}
+
+/* `depth` lines of `count` numbers, `line` apart, to panels of `depth` lines of `width` each, at most a vector, and the last one of what
+ * is left: all of a line before the next one. Whole vectors reach into a panel's next line, which is written later. */
+WIDE static void
+pack_rows_straight(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width)
+{
+    for (int64_t p = 0; p < depth; p++, from += line) {
+        int64_t first = 0;
+        for (; p + 1 < depth && first + LANES <= count; first += width) {
+            vec_store_any(to + first * depth + p * width, vec_load_any(from + first));
+        }
+        for (; first < count; first += width) {
+            int64_t wide = least(width, count - first);
+            lanes_t there = first_lanes(wide);
+            vec_store_some(to + first * depth + p * wide, there, vec_load_some(there, from + first));
         }
     }
 }
 
-/* `depth` lines of `count` numbers, `line` apart, to panels of `depth` lines of `width` each: all of a line before the next one. */
+/* `depth` lines of `count` numbers, `line` apart, to panels of `depth` lines of COLUMNS; what is wider than `count` is zeros. A few
+ * panels at a time: lines of many, a multiple of 4 KB apart, would share a set of the first-level cache. */
 WIDE static void
-pack_straight(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width)
+pack_straight(const float *from, int64_t line, int64_t count, int64_t depth, float *to)
 {
-    for (int64_t p = 0; p < depth; p++, from += line, to += width) {
-        for (int64_t first = 0; first < count; first += width) {
-            for (int64_t lane = 0; lane < width; lane += LANES) {
-                vec_t x = vec_load_some(first_lanes(count - first - lane), from + first + lane);
-                vec_store_some(to + first * depth + lane, lanes_of_line(width - lane, p == depth - 1), x);
+    int64_t at = 0, end = 0;
+    for (; at + COLUMNS <= count; at = end) {
+        end = at + least(AT_ONCE * COLUMNS, (count - at) / COLUMNS * COLUMNS);
+        for (int64_t p = 0; p < depth; p++) {
+            for (int64_t first = at; first < end; first += COLUMNS) {
+                vec_t left = vec_load_any(from + p * line + first), right = vec_load_any(from + p * line + first + LANES);
+                vec_store(to + first * depth + p * COLUMNS, left);
+                vec_store(to + first * depth + p * COLUMNS + LANES, right);
             }
         }
     }
-}
-
-/* The same for whole panels of b. */
-WIDE static void
-pack_whole(const float *from, int64_t line, int64_t count, int64_t depth, float *to)
-{
-    for (int64_t p = 0; p < depth; p++, from += line, to += COLUMNS) {
-        for (int64_t first = 0; first < count; first += COLUMNS) {
-            vec_t left = vec_load_any(from + first), right = vec_load_any(from + first + LANES);
-            vec_store_any(to + first * depth, left);
-            vec_store_any(to + first * depth + LANES, right);
-        }
+    lanes_t left = first_lanes(count - at), right = first_lanes(count - at - LANES);
+    for (int64_t p = 0; at < count && p < depth; p++) {
+        vec_store(to + at * depth + p * COLUMNS, vec_load_some(left, from + p * line + at));
+        vec_store(to + at * depth + p * COLUMNS + LANES, vec_load_some(right, from + p * line + at + LANES));
     }
 }
 
@@ -152,9 +182,7 @@ pack_columns(const matrix_t *b, int64_t row, int64_t depth, int64_t column, int6
 {
     const float *from = b->data + row * b->row + column * b->column;
     if (b->column == 1) {
-        int64_t whole = count / COLUMNS * COLUMNS;
-        pack_whole(from, b->row, whole, depth, to);
-        pack_straight(from + whole, b->row, count - whole, depth, to + whole * depth, COLUMNS);
+        pack_straight(from, b->row, count, depth, to);
         return;
     }
     for (int64_t at = 0; at < count; at += COLUMNS) {
@@ -178,18 +206,6 @@ int64_t
 fxjit_gemm_packed_columns(int64_t columns)
 {
     return (columns + COLUMNS - 1) / COLUMNS * COLUMNS;
-}
-
-static void
-pack_rows(const matrix_t *a, int64_t row, int64_t count, int64_t column, int64_t depth, float *to)
-{
-    const float *from = a->data + row * a->row + column * a->column;
-    if (a->column == 1) {
-        pack_turned(from, a->row, count, depth, to, count);
-    }
-    else {
-        pack_straight(from, a->column, count, depth, to, count);
-    }
 }
 
 /* -- blocks --------------------------------------------------------------------------------------------------------*/
@@ -268,19 +284,26 @@ is_direct(const product_t *product)
     return product->a.column == 1 && product->a.row % ALIASED != 0 && product->n <= DIRECT_COLUMNS;
 }
 
-/* The rows from one to another, in panels, unless they are read where they lie. */
+/* The rows from one to another, unless they are read where they lie: of each chain its panels, in the order in which they are read. */
 static void
 pack_panels(const product_t *product, const block_t *block, int64_t top, int64_t bottom, float *packed)
 {
     if (is_direct(product)) {
         return;
     }
-    int64_t height = height_of(bottom - top), part = product->a.column == 1 ? block->depth : LINES_AT_ONCE;
-    for (int64_t p = 0; p < block->depth; p += part) {
-        for (int64_t i = top; i < bottom; i += height) {
-            int64_t count = least(height, bottom - i);
-            pack_rows(&product->a, i, count, block->row + p, least(part, block->depth - p),
-                      packed + (i - top) * block->depth + p * count);
+    int64_t height = height_of(bottom - top);
+    const float *from = product->a.data + top * product->a.row;
+    for (int64_t p = 0; p < block->depth; p += block->chain) {
+        int64_t chain = least(block->chain, block->depth - p);
+        const float *part = from + (block->row + p) * product->a.column;
+        float *to = packed + (bottom - top) * p;
+        if (product->a.column != 1) {
+            pack_rows_straight(part, product->a.column, bottom - top, chain, to, height);
+            continue;
+        }
+        for (int64_t i = 0; i < bottom - top; i += height) {
+            int64_t count = least(height, bottom - top - i);
+            pack_turned(part + i * product->a.row, product->a.row, count, chain, to + i * chain, count);
         }
     }
 }
@@ -301,7 +324,7 @@ multiply_panel(const product_t *product, const block_t *block, int64_t top, int6
         int add = product->add || block->row || p;
         for (int64_t i = top; i < bottom; i += height) {
             int64_t count = least(height, bottom - i);
-            const float *rows = direct ? lying + i * product->a.row + p : packed + (i - top) * block->depth + p * count;
+            const float *rows = direct ? lying + i * product->a.row + p : packed + (bottom - top) * p + (i - top) * chain;
             if (fetch != NULL) {
                 fetch_some(fetch);
             }

@@ -210,4 +210,27 @@ turn(vec_t r[LANES])
     }
 }
 
+/* Column p of 8 rows, of which there are `rows`, in vector p; what stands for the other rows is theirs. Halves of rows that are four
+ * apart share a vector as they are read, which saves a third of the shuffles: two a cycle, of which most of the time was. */
+WIDE INLINED void
+load_turned(const float *from, int64_t line, int64_t rows, vec_t r[LANES])
+{
+    UNROLLED for (int64_t half = 0; half < 2; half++) {
+        vec_t x[4], y[4];
+        UNROLLED for (int64_t i = 0; i < 4; i++) {
+            const float *low = from + (i < rows ? i : rows - 1) * line + 4 * half;
+            const float *high = from + (i + 4 < rows ? i + 4 : rows - 1) * line + 4 * half;
+            x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+        }
+        UNROLLED for (int i = 0; i < 4; i += 2) {
+            y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+            y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+        }
+        UNROLLED for (int i = 0; i < 2; i++) {
+            r[4 * half + 2 * i] = _mm256_shuffle_ps(y[i], y[i + 2], 0x44);
+            r[4 * half + 2 * i + 1] = _mm256_shuffle_ps(y[i], y[i + 2], 0xee);
+        }
+    }
+}
+
 #endif

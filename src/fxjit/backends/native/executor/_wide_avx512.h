@@ -179,4 +179,14 @@ turn(vec_t r[LANES])
     }
 }
 
+/* Column p of 16 rows, of which there are `rows`, in vector p; what stands for the other rows is theirs. */
+WIDE INLINED void
+load_turned(const float *from, int64_t line, int64_t rows, vec_t r[LANES])
+{
+    UNROLLED for (int64_t i = 0; i < LANES; i++) {
+        r[i] = vec_load_any(from + (i < rows ? i : rows - 1) * line);
+    }
+    turn(r);
+}
+
 #endif
