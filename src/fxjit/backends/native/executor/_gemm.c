@@ -25,8 +25,8 @@ enum {
     DEPTH = 4 * CHAIN,  /* of a packed block */
     BLOCK_ROWS = 12 * ROWS, /* of a: 516 KB, with AVX2 221 */
     BLOCK_COLUMNS = 1024, /* of b: 3 MB */
-    /* Rows that are packed once, for all columns, in blocks of less depth: at least of one chain. */
-    SHORT = 4 * BLOCK_ROWS < FXJIT_SHORT_ROWS ? 4 * BLOCK_ROWS : FXJIT_SHORT_ROWS,
+    SHORT = FXJIT_SHORT_ROWS, /* rows that are packed once, for all columns, in blocks of less depth: at least of one chain */
+    ROOM = BLOCK_ROWS * DEPTH > SHORT * CHAIN ? BLOCK_ROWS * DEPTH : SHORT * CHAIN, /* packed numbers of a */
     ALONE = 256,        /* columns of each thread from which all threads pack them rather than wait for each other */
     DIRECT_COLUMNS = 512, /* up to which rows are read where they lie, */
     ALIASED = 512,      /* but where they are a multiple of so many numbers apart: a panel's rows share a set of the first-level cache or two */
@@ -64,7 +64,7 @@ static void *kept_rows[KEPT_ROWS], *kept_columns[KEPT_COLUMNS];
 static float *
 take_rows(void)
 {
-    return take_room(kept_rows, KEPT_ROWS, (BLOCK_ROWS * DEPTH + LANES) * sizeof(float));
+    return take_room(kept_rows, KEPT_ROWS, (ROOM + LANES) * sizeof(float));
 }
 
 static float *
@@ -398,7 +398,8 @@ multiply_short(const product_t *product, int64_t from, int64_t to, float *rows, 
     for (; block.row < product->k; block.row += block.depth) {
         int64_t end = least(product->k, block.row / DEPTH * DEPTH + DEPTH); /* sums are those of a block, whatever fits here */
         block.chain = chain_of(product, end - block.row / DEPTH * DEPTH);
-        block.depth = least(BLOCK_ROWS * DEPTH / product->m / block.chain * block.chain, end - block.row);
+        int64_t chains = BLOCK_ROWS * DEPTH / product->m / block.chain;
+        block.depth = least(chains > 0 ? chains * block.chain : block.chain, end - block.row);
         int64_t calls = panels * ((block.depth + block.chain - 1) / block.chain) * (width / COLUMNS);
         pack_panels(product, &block, 0, product->m, rows);
         for (int64_t at = from; at < to; at += width) {
