@@ -133,6 +133,34 @@ def test_a_factor_that_is_a_tensor_stays_in_the_graph(name, dtypes):
     torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["addcdiv", "addcdiv_", "addcmul", "addcmul_"])
+def test_a_factor_that_is_a_tensor_multiplies_what_eagers_loop_multiplies(name, dtype):
+    def fn(x, a, b, factor):
+        return getattr(x + 1, name)(a, b, value=-factor)
+
+    generator = torch.Generator().manual_seed(0)
+    args = [(torch.rand(1000, generator=generator, dtype=torch.float64) + 1).to(dtype) for _ in range(3)]
+    args.append(torch.tensor(0.0012345678901, dtype=torch.float64))
+    fxjit.reset()
+    torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax"])
+def test_compiled_steps_are_eagers_to_the_last_bit(name):
+    results = []
+    for compiled in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        parameter = nn.Parameter(torch.randn(500, generator=generator))
+        optimizer = getattr(torch.optim, name)([parameter], lr=1e-2, weight_decay=0.01)
+        step = fxjit.compile(lambda: optimizer.step(), backend="eager") if compiled else optimizer.step  # noqa: B023, PLW0108
+        for _ in range(6):
+            parameter.grad = torch.randn(500, generator=generator)
+            step()
+        results.append(parameter.detach().clone())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtypes", HALF, ids=["float32", "bfloat16", "mixed"])
 @pytest.mark.parametrize("name", ["add", "add_", "sub", "sub_"])
 def test_a_step_size_that_is_a_tensor_stays_in_the_graph(name, dtypes):

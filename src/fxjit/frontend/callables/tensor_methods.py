@@ -341,7 +341,6 @@ def _with_factor(name: str, keyword: str) -> None:
     """`x.addcdiv_(a, b, value=v)` and its like where v is a 0-d tensor. Eager takes the number out of it; here it stays in
     the graph, as a factor."""
     base = name.rstrip("_")
-    inplace = name.endswith("_")
 
     @method(name)
     def rule(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
@@ -351,17 +350,32 @@ def _with_factor(name: str, keyword: str) -> None:
             return tensor if getattr(result, "fake", None) is tensor.fake else result
         assert factor is not None
         computed, terms = _in_common_type(t, [tensor, *args])
-        term = protocol.binary(t, "/" if base == "addcdiv" else "*", *terms[1:]) if base.startswith("addc") else terms[1]
-        term = protocol.binary(t, "*", term, protocol.call_method(t, factor, "detach"))
-        how = "sub" if base == "sub" else "add"
-        if terms[0] is tensor:
-            result = t.emit(how + ("_" if inplace else ""), [tensor, term])
-            return tensor if inplace else result
-        result = t.emit(how, [terms[0], term])
-        if inplace:
-            t.emit("copy_", [tensor, result])
-            return tensor
-        return t.emit("to", [result, t.make(computed)])
+        factor = protocol.call_method(t, factor, "detach")
+        if base.startswith("addc") and tensor.fake.device.type == "cpu":
+            # ATen's loops for processors multiply the first by the number, and a product is rounded with the sum: once
+            terms[1] = protocol.binary(t, "*", terms[1], factor)
+            if base == "addcmul":
+                return _given_back(t, tensor, terms, computed, name, "addcmul", terms[1:])
+            term = protocol.binary(t, "/", *terms[1:])
+        else:
+            term = protocol.binary(t, "/" if base == "addcdiv" else "*", *terms[1:]) if base.startswith("addc") else terms[1]
+            term = protocol.binary(t, "*", term, factor)
+        return _given_back(t, tensor, terms, computed, name, "sub" if base == "sub" else "add", [term])
+
+
+def _given_back(t: Tracer, tensor: TensorValue, terms: Sequence[Any], computed: torch.dtype, name: str, how: str,
+                operands: list[Any]) -> Value:
+    """Emits method `how` of the first of `terms`, which is `tensor` in the type that is computed in, with `operands`: in
+    place where `name` is, else in type `computed`."""
+    inplace = name.endswith("_")
+    if terms[0] is tensor:
+        result = t.emit(how + ("_" if inplace else ""), [tensor, *operands])
+        return tensor if inplace else result
+    result = t.emit(how, [terms[0], *operands])
+    if inplace:
+        t.emit("copy_", [tensor, result])
+        return tensor
+    return t.emit("to", [result, t.make(computed)])
 
 
 def _in_common_type(t: Tracer, tensors: Sequence[Any]) -> tuple[torch.dtype, list[Any]]:

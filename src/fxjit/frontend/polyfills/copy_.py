@@ -1,5 +1,6 @@
-"""copy.copy and copy.deepcopy of objects that are copied in the plain way: a new instance with the same attributes and
-items. Classes that say otherwise (`__reduce__`, `__getnewargs__`, slots...) and a memo of the caller's own end the graph."""
+"""copy.copy and copy.deepcopy, as the class says by Python's protocol: a new instance with the same attributes, slots and
+items, or what its `__reduce__` names, if that is written in Python. Of classes that say it in C, those of `_REDUCED` are known;
+the others, and a memo of the caller's own, end the graph."""
 
 from __future__ import annotations
 
@@ -42,42 +43,126 @@ def _needs_eager_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
 _COPIED_BY = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 
 
-def _is_plain(cls: Any) -> Any:
-    """Whether `object.__reduce_ex__` copies instances of the class, and does it through its attributes and items."""
+def _way_of_copying(cls: Any) -> Any:
+    """How instances of the class are copied: "plain" (object's way, through attributes and items), "parts" (object's way, with
+    slots or arguments of `__new__`), "reduce" and "reduce_ex" (the class's own method, in Python), "listed" (_REDUCED), ""."""
     raise AssertionError(cls)
 
 
-@handles(_is_plain)
-def _is_plain_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+@handles(_way_of_copying)
+def _way_of_copying_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls = args[0].as_constant()
     for name in _COPIED_BY:
         look_up(t, cls, name)
     t.guard(HasKey(ConstSource(copyreg.dispatch_table, "copyreg.dispatch_table"), cls, cls in copyreg.dispatch_table))
-    own = [name for name in ("__reduce__", "__reduce_ex__") if getattr(cls, name, None) is not getattr(object, name)]
-    others = [name for name in ("__getnewargs__", "__getnewargs_ex__") if hasattr(cls, name)]
-    return t.make(not own and not others and cls not in copyreg.dispatch_table and not copyreg._slotnames(cls))  # type: ignore[attr-defined]  # not in the stubs
+    return t.make("" if cls in copyreg.dispatch_table else _way(cls))
+
+
+def _way(cls: Any) -> str:
+    if cls in _REDUCED:
+        return "listed"
+    for name in ("__reduce_ex__", "__reduce__"):  # the former asks for the latter
+        own = getattr(cls, name, None)
+        if own is not getattr(object, name):
+            return name.strip("_") if isinstance(own, types.FunctionType) else ""
+    if hasattr(cls, "__getnewargs_ex__"):
+        return ""
+    if isinstance(getattr(cls, "__getnewargs__", None), types.FunctionType) or copyreg._slotnames(cls):  # type: ignore[attr-defined]  # not in the stubs
+        return "parts"
+    return "" if hasattr(cls, "__getnewargs__") else "plain"
+
+
+def _slots_of(cls: Any) -> Any:
+    """The names of the slots that object's way of copying copies, as a tuple."""
+    raise AssertionError(cls)
+
+
+@handles(_slots_of)
+def _slots_of_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.make(tuple(copyreg._slotnames(args[0].as_constant())))  # type: ignore[attr-defined]  # not in the stubs
 
 
 def _state_of(x: Any) -> Any:
     cls: Any = type(x)
     if cls.__getstate__ is not object.__getstate__:
         return x.__getstate__()
-    return x.__dict__ or None if hasattr(x, "__dict__") else None
+    attributes = x.__dict__ or None if hasattr(x, "__dict__") else None
+    slots = {name: getattr(x, name) for name in _slots_of(cls) if hasattr(x, name)}
+    return (attributes, slots) if slots else attributes
 
 
 def _fill(made: Any, state: Any) -> None:
     if hasattr(made, "__setstate__"):
         made.__setstate__(state)
-    elif isinstance(state, dict):
+        return
+    slots = None
+    if type(state) is tuple and len(state) == 2:
+        state, slots = state
+    if isinstance(state, dict):
         made.__dict__.update(state)
-    else:
+    elif state is not None:
         _needs_eager(made)
+    if slots is not None:
+        for name, value in slots.items():
+            setattr(made, name, value)
+
+
+def _deque(x: Any) -> Any:
+    return collections.deque, () if x.maxlen is None else ((), x.maxlen), None, x, None
+
+
+def _defaultdict(x: Any) -> Any:
+    return collections.defaultdict, () if x.default_factory is None else (x.default_factory,), None, None, x.items()
+
+
+def _namespace(x: Any) -> Any:
+    return types.SimpleNamespace, (), vars(x), None, None
+
+
+def _slice(x: Any) -> Any:
+    return slice, (x.start, x.stop, x.step), None, None, None
+
+
+#: Classes whose `__reduce__` is written in C, and what it says.
+_REDUCED: dict[type, Any] = {collections.deque: _deque, collections.defaultdict: _defaultdict,
+                             types.SimpleNamespace: _namespace, slice: _slice}
+
+
+def _reduced_listed(x: Any) -> Any:
+    """What `_REDUCED` says of x, of a class that is in it."""
+    raise AssertionError(x)
+
+
+@handles(_reduced_listed)
+def _reduced_listed_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return t.inline(t.make(_REDUCED[args[0].pytype()]), args, {})
+
+
+def _parts_of(x: Any, way: str) -> Any:
+    """`x.__reduce_ex__(4)` in five parts, or None if it names x itself by a text."""
+    cls: Any = type(x)
+    if way == "listed":
+        return _reduced_listed(x)
+    if way == "parts":
+        args = x.__getnewargs__() if hasattr(cls, "__getnewargs__") else ()
+        return (cls.__new__, (cls, *args), _state_of(x), x if isinstance(x, list) else None,
+                x.items() if isinstance(x, dict) else None)
+    said = x.__reduce_ex__(4) if way == "reduce_ex" else x.__reduce__()
+    return None if isinstance(said, str) else (*said, None, None, None)[:5]
 
 
 def copy_object(obj: Any) -> Any:
+    if isinstance(obj, torch.Tensor):  # another tensor of the same memory, that counts its writes for itself
+        if type(obj) is not torch.Tensor or obj.requires_grad or _has_attributes(obj):
+            return _needs_eager(obj)
+        return obj.data
     cls: Any = type(obj)
-    if not _is_plain(cls):
+    way = _way_of_copying(cls)
+    if way == "":
         return _needs_eager(obj)
+    if way != "plain":
+        parts = _parts_of(obj, way)
+        return obj if parts is None else _shallow(parts)
     made = cls.__new__(cls)
     state = _state_of(obj)
     if state is not None:
@@ -91,12 +176,27 @@ def copy_object(obj: Any) -> Any:
     return made
 
 
+def _shallow(parts: Any) -> Any:
+    maker, args, state, items, pairs = parts
+    made = maker(*args)
+    if state is not None:
+        _fill(made, state)
+    if items is not None:
+        for item in items:
+            made.append(item)
+    if pairs is not None:
+        for key, value in pairs:
+            made[key] = value
+    return made
+
+
 @function(copy.copy)
 def copy_(t: Tracer, obj: Value, /) -> Value:
     if obj.is_constant() and not isinstance(obj, TupleValue):
         return obj
     pytype = obj.pytype()
-    if pytype in (tuple, frozenset, range) or isinstance(obj, TupleValue):
+    named = isinstance(getattr(pytype, "__getnewargs__", None), types.FunctionType)  # a named tuple, which is made anew
+    if pytype in (tuple, frozenset, range) or (isinstance(obj, TupleValue) and not named):
         return obj
     if pytype in (list, set, collections.deque) or isinstance(obj, DictValue):
         return protocol.call_method(t, obj, "copy")
@@ -152,8 +252,12 @@ def _deep_tuple(x: Any, memo: Any, alive: list[Any]) -> Any:
     return tuple(items)
 
 
+def _has_attributes(x: Any) -> Any:
+    return len(x.__dict__) > 0
+
+
 def _deep_tensor(x: Any) -> Any:
-    if type(x) is not torch.Tensor or x.requires_grad or x._is_view():  # of which the whole memory is copied
+    if type(x) is not torch.Tensor or x.requires_grad or x._is_view() or _has_attributes(x):  # of views, all memory is copied
         return _needs_eager(x)
     return x.clone().detach()
 
@@ -177,8 +281,12 @@ def _deep_container(x: Any, memo: Any, alive: list[Any]) -> Any:
 
 def _deep_object(x: Any, memo: Any, alive: list[Any]) -> Any:
     cls: Any = type(x)
-    if not _is_plain(cls):
+    way = _way_of_copying(cls)
+    if way == "":
         return _needs_eager(x)
+    if way != "plain":
+        parts = _parts_of(x, way)
+        return x if parts is None else _deep_of_parts(x, parts, memo, alive)
     made = cls.__new__(cls)
     alive.append((x, made))
     state = _state_of(x)
@@ -189,5 +297,20 @@ def _deep_object(x: Any, memo: Any, alive: list[Any]) -> Any:
             made.append(_deep(item, memo, alive))
     elif isinstance(x, dict):
         for key, value in x.items():
+            made[_deep(key, memo, alive)] = _deep(value, memo, alive)
+    return made
+
+
+def _deep_of_parts(x: Any, parts: Any, memo: Any, alive: list[Any]) -> Any:
+    maker, args, state, items, pairs = parts
+    made = maker(*[_deep(arg, memo, alive) for arg in args])
+    alive.append((x, made))
+    if state is not None:
+        _fill(made, _deep(dict(state) if type(state) is dict else state, memo, alive))
+    if items is not None:
+        for item in items:
+            made.append(_deep(item, memo, alive))
+    if pairs is not None:
+        for key, value in pairs:
             made[_deep(key, memo, alive)] = _deep(value, memo, alive)
     return made
