@@ -115,10 +115,15 @@ class TorchCompile:
         return torch.compile(fn, backend=self.counted)
 
     def breaks(self) -> int:
-        return sum(self.dynamo.utils.counters["graph_break"].values())
+        return sum(self.dynamo.utils.counters["graph_break"].values()) + self._decisions()
 
     def notes(self) -> list[str]:
-        return [f"break: {str(what).splitlines()[0]} ({n})" for what, n in self.dynamo.utils.counters["graph_break"].items()]
+        found = [f"break: {str(what).splitlines()[0]} ({n})" for what, n in self.dynamo.utils.counters["graph_break"].items()]
+        return [*found, f"decision on a tensor ({self._decisions()})"] if self._decisions() else found
+
+    def _decisions(self) -> int:
+        """Branches on tensors in the compiled function itself: they end its graph, and no counter of torch's has them."""
+        return sum(each.reason.startswith("generic_jump") for each in self.dynamo.utils.graph_break_reasons)
 
 
 def measure(name: str, way: Fxjit | TorchCompile, gradients: bool = True) -> Row:

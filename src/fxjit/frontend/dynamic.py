@@ -28,8 +28,9 @@ from fxjit.frontend.named_sources import decided, may_vary
 from fxjit.frontend.replaced_operators import replaced, torchs_own
 from fxjit.frontend.views_of_parts import faked
 from fxjit.guards.kinds import ConstIs, TensorIs
+from fxjit.guards.modules import is_of_object
 from fxjit.guards.shapes import torch_source
-from fxjit.guards.source import AttrSource, InstanceDictSource, ItemSource
+from fxjit.guards.source import AttrSource, ItemSource
 from fxjit.guards.tensor_spec import marks
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_ragged, is_wrapper
 
@@ -74,6 +75,8 @@ class FrameHistory:
     strides: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     numbers: dict[str, object] = field(default_factory=dict)
     varying_numbers: set[str] = field(default_factory=set)
+    #: Numbers that are constants: the last one met, and how often another had been met before.
+    flags: dict[str, tuple[object, int]] = field(default_factory=dict)
     #: Floats that vary, and are constants all the same.
     fixed_floats: set[str] = field(default_factory=set)
     #: Off once a backend decided on a random number computed before the graph runs, or failed on one.
@@ -130,6 +133,13 @@ class FrameHistory:
             self.varying_numbers.add(name)
         self.numbers[name] = number
         return name in self.varying_numbers
+
+    def stays(self, name: str, flag: object) -> bool:
+        """Record a flag met now; False once it has changed twice."""
+        before, changes = self.flags.get(name, (flag, 0))
+        changes += flag != before
+        self.flags[name] = flag, changes
+        return changes < 2
 
 
 def _merged(before: tuple[int | None, ...] | None, seen: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -393,7 +403,7 @@ class ShapePolicy:
             return varied and usable and config.automatic_dynamic_shapes
         if not -_WORD < number < _WORD:
             return False
-        given = source.root.is_local_root and not _belongs_to_an_object(source)
+        given = source.root.is_local_root and not is_of_object(source)
         return (bool(self.dynamic) and given) or (varied and config.automatic_dynamic_shapes)
 
     def foresee(self, number: int | float, source: Source) -> bool:
@@ -488,12 +498,3 @@ class SymbolicFloat:
 def float_tensor(number: float) -> torch.Tensor:
     """The graph input for a float that varies."""
     return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
-
-
-def _belongs_to_an_object(source: Source | None) -> bool:
-    """An attribute: a number of heads, a width. dynamic=True is about what calls give; attributes are taken to stay."""
-    while source is not None:
-        if isinstance(source, (AttrSource, InstanceDictSource)):
-            return True
-        source = source.base
-    return False

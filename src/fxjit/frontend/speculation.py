@@ -71,6 +71,11 @@ class Speculation:
         self._flag = flag
         return True
 
+    def written_inputs(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
+        """The inputs that the graph so far writes to, or to what shares memory with them in this call."""
+        memory = written_storages(graph)
+        return list(dict.fromkeys(node for node, fake, before in self._inputs if _is_written(fake, before, memory)))
+
     def is_any_written(self, graph: torch.fx.Graph) -> bool:
         """Whether the graph so far writes to an input, or to what shares memory with one."""
         memory = written_storages(graph)

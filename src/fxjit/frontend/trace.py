@@ -200,9 +200,18 @@ class Trace:
 
     def given_tensor_of(self, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
         found = self.builder.input_of(node)
-        if found is None or self.graph_acts_outside or self.speculation.is_any_written(self.builder.graph):
+        if found is None or self.graph_acts_outside or not isinstance(found.example, torch.Tensor):
             return None
-        return (found.example, found.source) if isinstance(found.example, torch.Tensor) else None
+        written = [self.builder.input_of(each) for each in self.speculation.written_inputs(self.builder.graph)]
+        if written and not kept_apart.guard_apart(self, found, written):
+            return None
+        return found.example, found.source
+
+    def kept_flag(self, flag: bool | int | float, source: Source) -> Value | None:
+        if flag not in (0, 1) or not self.policy.history.stays(source.name, flag):
+            return None
+        self.guard(ConstIs(source, flag))
+        return self.make(flag)
 
     def random_input(self, number: int | float, source: Source, bounds: tuple[Any, Any] | None = None) -> SymValue:
         if not self.policy.history.random_inputs:

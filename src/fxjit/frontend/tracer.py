@@ -214,11 +214,14 @@ class NumberTracer(Protocol):
 
     def given_tensor_of(self, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
         """The tensor that existed before the frame and that this node of the graph stands for; None where it is no input, and
-        where what the graph does so far may have written to any."""
+        where what the graph does so far may have written to it."""
 
     def varying_number(self, number: int | float, source: Source) -> SymValue | None:
         """A number that is taken to vary from call to call, and found at `source`; None where numbers that vary are compiled
         one by one."""
+
+    def kept_flag(self, flag: bool | int | float, source: Source) -> Value | None:
+        """A number that is taken to stay, and found at `source`; None where it is neither 0 nor 1, or has changed twice."""
 
     def computed_number(self, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
         """What Python makes of constants and numbers that vary, as guards find it again (computed_numbers.py)."""

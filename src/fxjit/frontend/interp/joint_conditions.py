@@ -168,7 +168,7 @@ def _is_unknown(t: Tracer, value: Value) -> bool:
         return False
     if overrides.entered_transforms(t) or overrides.innermost(t) is not None or tensor_methods.known_item(value) is not None:
         return False
-    return given_numbers.number_in(t, value) is None
+    return given_numbers.truth_in(t, value) is None
 
 
 def _is_bool(value: Value) -> bool:

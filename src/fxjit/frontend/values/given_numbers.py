@@ -3,6 +3,9 @@
 A subscript, a branch and a size want the number in an integer tensor without dimensions. Where that tensor existed before the
 frame, on the processor and not written to so far, or follows from such a one by a sum or a comparison with constants, the
 number is one that varies from call to call, as a number that the frame is given is: what is decided on it is a guard.
+
+Flags are numbers that stay: a bool, a byte or a float that is 0 or 1, in a tensor that an object holds (a buffer such as
+`initialized`). Reading one (`bool(flag)`, `flag.item()`) is a guard on its value, until it has changed more than once.
 """
 
 from __future__ import annotations
@@ -19,17 +22,21 @@ from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.guards.modules import is_of_object
 from fxjit.guards.source import ApplySource
 from fxjit.homes import module_of
 from fxjit.schemas import name_of
 
 _INTEGERS: Final = (torch.int8, torch.int16, torch.int32, torch.int64)
+_FLAGS: Final = (torch.bool, torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: Operations of an int64 and a constant, by their names as functions, as methods and as operators.
 _SUMS: Final = {"add": "+", "__add__": "+", "sub": "-", "__sub__": "-"}
 _COMPARISONS: Final = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
 #: A sum of a number within the first and so many constants within the second is an int64.
 _NUMBERS: Final = 1 << 61
 _CONSTANTS: Final = 1 << 48
+#: Constants that each dtype has, whole numbers up to this one.
+_SMALL: Final = 127
 _MOST_OPERATORS: Final = 8
 
 
@@ -38,7 +45,21 @@ def number_in(t: Tracer, tensor: GraphTensor) -> Value | None:
     starts, where reading it would wait for a device, and where numbers that vary are compiled one by one."""
     if tensor.fake.dim() or overrides.entered_transforms(t) or overrides.entered_modes(t):
         return None
-    return _number_of(t, tensor.node, _MOST_OPERATORS)
+    return _number_of(t, tensor.node, _MOST_OPERATORS, _INTEGERS)
+
+
+def kept_number_in(t: Tracer, tensor: GraphTensor) -> Value | None:
+    """The number in a tensor with one element that an object of the program's holds, or the truth of its comparison with a
+    constant. Of integers it is one that varies, of flags a constant. None as `number_in`."""
+    if overrides.entered_transforms(t) or overrides.entered_modes(t):
+        return None
+    return _number_of(t, tensor.node, 2, _INTEGERS + _FLAGS, kept=True)
+
+
+def truth_in(t: Tracer, tensor: GraphTensor) -> Value | None:
+    """What `bool(tensor)` asks for: the number as `number_in` or `kept_number_in` gives it."""
+    found = number_in(t, tensor)
+    return kept_number_in(t, tensor) if found is None else found
 
 
 def emit_with_numbers(t: Tracer, asked: BreakGraph, target: Callable[..., object] | str, args: Sequence[Any],
@@ -69,11 +90,13 @@ def _with_number(t: Tracer, arg: Any) -> Any:
     return arg if all(one is other for one, other in zip(found, items, strict=True)) else TupleValue(found)
 
 
-def _number_of(t: Tracer, node: torch.fx.Node, operators: int) -> Value | None:
-    if not operators or not _is_plain(node.meta.get("example_value")):
+def _number_of(t: Tracer, node: torch.fx.Node, operators: int, dtypes: tuple[torch.dtype, ...],
+               kept: bool = False) -> Value | None:
+    """`kept`: of tensors that objects hold, and then of any that have one element."""
+    if not operators or not _is_plain(node.meta.get("example_value"), kept):
         return None
     if node.op == "placeholder":
-        return _given(t, node)
+        return _given(t, node, dtypes, kept)
     name, args = name_of(node.target), node.args
     if node.op not in ("call_function", "call_method") or node.kwargs or len(args) != 2:
         return None
@@ -84,20 +107,23 @@ def _number_of(t: Tracer, node: torch.fx.Node, operators: int) -> Value | None:
     base, constant = (args[1], args[0]) if reflected else args
     if not isinstance(base, torch.fx.Node) or type(constant) is not int or abs(constant) > _CONSTANTS:
         return None
-    if base.meta["example_value"].dtype is not torch.int64:
+    if base.meta["example_value"].dtype is not torch.int64 and not (kept and name in _COMPARISONS and 0 <= constant <= _SMALL):
         return None
-    number = _number_of(t, base, operators - 1)
-    if number is None or (base.op == "placeholder" and not _is_in_range(t, number)):
+    number = _number_of(t, base, operators - 1, dtypes, kept)
+    if number is None or (base.op == "placeholder" and name in _SUMS and not _is_in_range(t, number)):
         return None
     left, right = (t.make(constant), number) if reflected else (number, t.make(constant))
     return protocol.compare(t, operation, left, right) if name in _COMPARISONS else protocol.binary(t, operation, left, right)
 
 
-def _is_plain(fake: object) -> bool:
+def _is_plain(fake: object, kept: bool) -> bool:
     """A processor's, with one number, which is never written to."""
-    if not isinstance(fake, torch.Tensor) or fake.dim() or fake.device.type != "cpu" or fake.layout is not torch.strided:
+    if not isinstance(fake, torch.Tensor) or fake.device.type != "cpu" or fake.layout is not torch.strided:
         return False
-    return not fake.is_inference() and not fake._version and (fake.dtype in _INTEGERS or fake.dtype is torch.bool)
+    numel = fake.numel() if kept else 1 - fake.dim()
+    if not isinstance(numel, int) or numel != 1 or fake.is_inference() or fake._version or fake.requires_grad:
+        return False
+    return fake.dtype in (_INTEGERS + _FLAGS if kept else (*_INTEGERS, torch.bool))
 
 
 def _is_torchs(target: Any) -> bool:
@@ -105,14 +131,22 @@ def _is_torchs(target: Any) -> bool:
     return isinstance(target, str) or module_of(target) in ("_operator", "torch", "")
 
 
-def _given(t: Tracer, node: torch.fx.Node) -> Value | None:
-    found = t.given_tensor_of(node)
+def _given(t: Tracer, node: torch.fx.Node, dtypes: tuple[torch.dtype, ...], kept: bool) -> Value | None:
+    dtype = node.meta["example_value"].dtype
+    found = t.given_tensor_of(node) if dtype in dtypes else None
     if found is None:
         return None
     real, source = found
-    if type(real) is not torch.Tensor or real.dtype not in _INTEGERS:
+    if type(real) is not torch.Tensor or real.dtype is not dtype or (kept and not is_of_object(source)):
         return None
-    return t.varying_number(integer_in(real), ApplySource(source, integer_in))
+    if dtype in _INTEGERS:
+        return t.varying_number(integer_in(real), ApplySource(source, integer_in))
+    return t.kept_flag(element_in(real), ApplySource(source, element_in))
+
+
+def element_in(tensor: torch.Tensor) -> bool | int | float:
+    """Run-time helper of guards: the number in a tensor with one element."""
+    return tensor.item()
 
 
 def integer_in(tensor: torch.Tensor) -> int:

@@ -335,7 +335,7 @@ class TensorValue(SettableTensor, SuperLookup):
         numel = self.fake.numel()
         if isinstance(numel, int) and numel != 1:
             t.break_("tensor-operator", function="bool", error="the truth of several values is ambiguous")
-        given = given_numbers.number_in(t, self)
+        given = given_numbers.truth_in(t, self)
         if given is not None:
             return t.make(protocol.truth(t, given))
         t.break_("data-branch", value=self.describe())

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import given_numbers, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.known_tensors import known_elements
@@ -144,6 +144,9 @@ def as_number(t: Tracer, tensor: GraphTensor, op: str) -> Value:
     numel = tensor.fake.numel()
     if isinstance(numel, int) and numel != 1:
         t.break_("tensor-operator", function=op, error=f"a Tensor with {numel} elements cannot be converted to Scalar")
+    kept = given_numbers.kept_number_in(t, tensor) if op != "index" or not tensor.fake.is_floating_point() else None
+    if kept is not None:
+        return kept if op == "item" else protocol.unary(t, op, kept)
     if not t.break_points.captures_scalars or tensor.fake.dtype.is_complex:
         t.break_("data-item", function="Tensor.item" if op == "item" else op)
     number = t.emit("item", [tensor])
