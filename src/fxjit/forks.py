@@ -10,6 +10,7 @@ import functools
 import gc
 import importlib
 import os
+import struct
 import sys
 import threading
 import time
@@ -20,6 +21,18 @@ compiling: Final[dict[int, int]] = {}
 
 #: Seconds that a fork waits for the imports of compiles, at most: one of them may wait for this thread.
 PATIENCE = 20.0
+
+
+#: Where a generator of torch's has its lock, and what of it glibc's has first: the state, a count, the thread, how many use it.
+_LOCK_AT: Final = 16
+_LOCK: Final = struct.Struct("4i")
+_lost: bool = False
+
+
+def generator_is_lost() -> bool:
+    """Whether torch's generator of random numbers is locked for good in this process: another thread drew numbers at the moment
+    of the fork. Whatever draws, or reads the generator's state, as a compile does, would wait for ever."""
+    return _lost
 
 
 def begin(thread: int) -> None:
@@ -57,11 +70,24 @@ def _others_import() -> bool:
 
 def _forget_others() -> None:
     """In the child."""
+    global _lost
+    _lost = _is_generator_locked()
     others = _others()
     for thread in others:
         del compiling[thread]
     if others:
         _renew_locks()
+
+
+def _is_generator_locked() -> bool:
+    """By a thread that this process has not: torch offers no way to ask without waiting, so that its memory is looked at."""
+    generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+    address = getattr(generator, "_cdata", 0)
+    if not address or not os.path.isdir("/proc/self/task"):
+        return False
+    ctypes = importlib.import_module("ctypes")  # which torch has imported
+    state, _, thread, users = _LOCK.unpack(ctypes.string_at(address + _LOCK_AT, _LOCK.size))
+    return state in (1, 2) and users > 0 and thread > 1 and not os.path.exists(f"/proc/self/task/{thread}")
 
 
 def _renew_locks() -> None:

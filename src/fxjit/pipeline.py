@@ -75,7 +75,7 @@ from fxjit.guards.kinds import AmbientIs, ConstIs, GuardSet, ShapeExpr
 from fxjit.guards.modules import without_module_internals
 from fxjit.guards.source import ClassItemSource, LocalSource, Scope
 from fxjit.guards.tree import build_tree
-from fxjit.guards.why import count_failures, explain_failure
+from fxjit.guards.why import count_failures, explain_failure, holds_in
 from fxjit.reasons import explain_reason
 from fxjit.resume.deoptimization import SpeculativeGraph, UndoableGraph
 from fxjit.resume.entry import StartsOver, assemble
@@ -409,7 +409,7 @@ def _make_entry(options: Options, frame: Frame, result: TraceResult, trace: Trac
     if used_up_at:
         unsaid.append("results whose autograd graph is used up")
     record = Compiled(relied_on, result.arg_names, new_code, compiled, recipes, unsaid, _calls_of(graph), present(),
-                      home_of(frame.globals), speculative, broke)
+                      home_of(frame.globals), speculative, broke, None if broke is None else _found_by(frame, trace))
     entry = _C.Entry(tree, new_code, _Payload(result, graph, offer.deferred, record))
     stored.append(weakref.ref(entry))
     entries.add(frame.code, options, entry, relied_on.weakly_held())
@@ -438,6 +438,16 @@ def _keep_entry(code_ref: weakref.ref[types.CodeType], options_ref: weakref.ref[
     code, options, entry = code_ref(), options_ref(), entry_ref()
     if config.store_entries and code is not None and options is not None and entry is not None:
         importlib.import_module("fxjit.stored.entries").keep(code, options, entry.payload.record)  # heavy
+
+
+def _found_by(frame: Frame, trace: Trace) -> GuardSet | None:
+    """What the attempts relied on that found the break, as far as it holds on the frame that the entry is for."""
+    found = GuardSet()
+    scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
+    for guard in (guard for guards in trace.found_by for guard in guards if config.store_entries):
+        if guard not in trace.guards and holds_in(guard, scope):
+            found.add(guard)
+    return found if len(found) else None
 
 
 def _not_as_data(options: Options) -> Iterator[str]:

@@ -639,6 +639,13 @@ SKIPS = (
         ),
     ),
     Reason(
+        "skip-generator-locked",
+        "torch's random generator is locked for good",
+        "`{function}` is called in a process that was forked while another thread drew random numbers: whatever reads the "
+        "generator, as compiling does, would wait for ever.",
+        ("Fork before threads draw random numbers, or start processes with `spawn`.",),
+    ),
+    Reason(
         "skip-compiler-error",
         "The compiler failed",
         "`{function}` could not be compiled, and `config.suppress_errors` is on: {error} "

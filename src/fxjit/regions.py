@@ -11,6 +11,7 @@ import importlib
 import inspect
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
@@ -19,6 +20,7 @@ from typing import Any, Final
 from . import _C, config, events, stance, torch_private
 from .collector import collection_deferred
 from .errors import FxjitError, is_foreign
+from .forks import generator_is_lost
 from .frontend import entries
 from .homes import imported_module
 from .options import RegionOptions, region_options
@@ -30,9 +32,36 @@ _tracing = threading.local()
 _last_options: dict[int, tuple[weakref.ref[CodeType], RegionOptions]] = {}
 
 
-# A frame is looked at this often before it counts as one that never sees a tensor.
+# A frame that is called this often without a tensor counts as one that never sees any.
 TENSORLESS_CALLS = 200
-_tensorless_calls: dict[int, tuple[weakref.ref[CodeType], int]] = {}
+# The first calls of it are looked at, and then one each time that their number has doubled: looking costs more than the call.
+TENSORLESS_LOOKS = 8
+
+
+class _Tensorless:
+    """Calls of code without a tensor."""
+
+    __slots__ = ("calls", "code", "next_look")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = weakref.ref(code)
+        self.calls = 0
+        self.next_look = 1
+
+    def passes_by(self, code: CodeType, key: RegionOptions) -> bool:
+        """Counts a call; whether it is not looked at."""
+        if self.code() is not code or entries.is_users(code, key):
+            return False
+        self.calls += 1
+        return self.calls < self.next_look
+
+    def note(self) -> bool:
+        """The call had no tensor; whether none ever has."""
+        self.next_look = self.calls + 1 if self.calls < TENSORLESS_LOOKS else min(self.calls * 2, TENSORLESS_CALLS)
+        return self.calls >= TENSORLESS_CALLS
+
+
+_tensorless_calls: dict[int, _Tensorless] = {}
 
 
 #: The code objects of `inlining`, by the callable's identity, and by what says that callables are alike.
@@ -132,6 +161,9 @@ def _entry_for(
     globals_: dict[str, Any],
     builtins: dict[str, Any],
 ) -> _C.Entry | None:
+    tensorless = _tensorless_calls.get(id(code))
+    if tensorless is not None and tensorless.passes_by(code, region.key):
+        return None
     name = python_replaced()
     if name is not None:
         _untraced(region, func, code, globals_, name)
@@ -154,6 +186,9 @@ def _entry_for(
     wanted = config.compile_tensorless_frames or entries.is_users(code, region.key) or marks.code_resumes(code)
     if not (wanted or mentions_tensors(code, args, closure, globals_)):
         _tensorless(code, region.key)
+        return None
+    if generator_is_lost():
+        _refuse_for_generator(region.key, code)
         return None
     _C.defer_signals()
     before, _tracing.on = getattr(_tracing, "on", False), True
@@ -195,6 +230,22 @@ def report_code_kind(fn: Any) -> None:
     verdict = frame_verdict(code, {}) if code is not None else None
     if code is not None and verdict is not None and verdict.reason == "skip-code-kind":
         events.report_skip(code, verdict.reason, {"rule": verdict.rule})
+
+
+def _refuse_for_generator(key: RegionOptions, code: CodeType) -> None:
+    """In a forked process whose generator is locked: frames that no entry fits run eagerly."""
+    if key.fullgraph:
+        raise events.unsupported("skip-generator-locked", {"function": code.co_qualname}, None)
+    if entries.first_time(code, key, "skip-generator-locked"):
+        events.report_skip(code, "skip-generator-locked", {})
+    _warn_of_generator()
+
+
+@functools.cache
+def _warn_of_generator() -> None:
+    warnings.warn("fxjit compiles nothing in this process: it was forked while another thread drew random numbers, and torch's "
+                  "generator, which compiling reads, stays locked. Fork before threads draw, or start processes with `spawn`.",
+                  RuntimeWarning, stacklevel=2)
 
 
 def _leave_to(outside: str, key: RegionOptions, code: CodeType) -> None:
@@ -293,10 +344,11 @@ def _under_a_mode(torch: Any) -> bool:
 def _tensorless(code: CodeType, key: Any) -> None:
     """A frame that has to do with tensors another time may not have today; after many such days it is left alone."""
     events.log_passed_by(code, "nothing that it can reach is a tensor")
-    ref, count = _tensorless_calls.get(id(code), (None, 0))
-    count = count + 1 if ref is not None and ref() is code else 1
-    _tensorless_calls[id(code)] = (weakref.ref(code), count)
-    if count >= TENSORLESS_CALLS:
+    known = _tensorless_calls.get(id(code))
+    if known is None or known.code() is not code:
+        known = _tensorless_calls[id(code)] = _Tensorless(code)
+        known.calls = 1
+    if known.note():
         _C.set_flags(code, _C.get_flags(code, key) | _C.SKIP, key)
 
 

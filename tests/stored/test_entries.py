@@ -901,3 +901,34 @@ print(fxjit.counters["cache"]["entry hit"])
         assert done.returncode == 0, done.stderr
         hits.append(int(done.stdout.split()[-1]))
     assert hits == [0, 2]
+
+
+CUT = HEAD + """
+class Cut(nn.Module):
+    def __init__(self, span):
+        super().__init__()
+        self.span = span
+    def cut(self, x):
+        if self.span is None:
+            return x + 1
+        for _ in range(2):  # in which a break gives the function up
+            x = x[:, :int(self.span.max().item())]
+        return x
+    def forward(self, x):
+        return self.cut(x.sin()) * 2
+"""
+
+
+def test_an_entry_that_ends_in_a_break_is_for_programs_that_break_there(new_process, traces):
+    """What led to the break is behind it, where the entry itself relies on nothing. Another program with the same code, which
+    has no break, used the entry, and had three graphs for one."""
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    graphs = []
+    for span in (torch.tensor([2.0, 1.0]), None, torch.tensor([2.0, 1.0]), None):
+        traces.clear()
+        counters.clear()
+        model = new_process(CUT).Cut(span)
+        torch.testing.assert_close(fxjit.compile(model)(x), model(x))
+        breaks = sum(counters["graph_break"].values())
+        graphs.append((counters["stats"]["unique_graphs"], breaks, bool(traces)))
+    assert graphs == [(2, 1, True), (1, 0, True), (2, 1, False), (1, 0, False)]

@@ -40,13 +40,14 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
     break_points.whole, break_points.makes_classes = whole, history.makes_classes
     break_points.speculates = config.capture_checks and entries.speculates(frame.code)
     code = decode(frame.code)
-    attempts, in_regions = 0, list[GuardSet]()
+    attempts, in_regions, found_by = 0, list[GuardSet](), list[GuardSet]()
     while attempts < _MAX_ATTEMPTS:
         trace = Trace(frame, break_points, history, dynamic)
         with preserved_state(), quiet_fake_tensors():
             try:
                 result = trace.run(code)
                 contexts.abandon(trace)
+                trace.found_by = found_by
                 if isinstance(result.end, Break) and result.end.skip is not None and relied_on is not None:
                     relied_on += in_regions
                 return result, trace
@@ -65,8 +66,10 @@ def trace_frame(frame: Frame, history: FrameHistory, dynamic: bool | None,
             in_regions = [trace.guards]
         if restart.action is not None:
             restart.action()
+            found_by.clear()  # the next attempt may go another way
         else:
             attempts += 1
+            found_by.append(trace.guards)
     raise InternalError(f"tracing {frame.code.co_qualname} did not come to a break point after {_MAX_ATTEMPTS} attempts")
 
 

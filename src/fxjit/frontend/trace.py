@@ -124,6 +124,8 @@ class Trace:
         self.ends = Ends(self, self.effects)
         self.builder = GraphBuilder()
         self.guards = GuardSet()
+        #: What the attempts relied on that found the break which this one ends at: what it does not come to is guarded there.
+        self.found_by: list[GuardSet] = []
         break_points.blocks_with_scalars = 0  # the attempt before may have ended inside one
         self.policy = ShapePolicy(history, dynamic, break_points)
         self.lazies: list[Lazy] = []

@@ -33,10 +33,11 @@ def explain_failure(
 
 def count_failures(tree: GuardTree, scope: Scope) -> int:
     """How many guards of `tree` do not hold in `scope`: how far its entry is from fitting."""
-    return sum(not _holds(guard, scope) for guard in tree.guards)
+    return sum(not holds_in(guard, scope) for guard in tree.guards)
 
 
-def _holds(guard: Guard, scope: Scope) -> bool:
+def holds_in(guard: Guard, scope: Scope) -> bool:
+    """Whether a guard holds for a frame that is about to start."""
     try:
         return guard.holds(*[source.fetch(scope) for source in guard.sources])
     except Exception:  # the user's own look-up, as below

@@ -140,6 +140,19 @@ def _pack_skip(skipped: Skipped) -> dict[str, Any]:
             "skip": [*told, _pack_stack(event.user_stack)]}
 
 
+def _pack_found_by(guards: GuardSet, home: str) -> dict[str, Any]:
+    """Those guards of them that data can say: what the others were about may be another in the next process."""
+    said = GuardSet()
+    for guard in guards:
+        with contextlib.suppress(NotStorable, Changed):
+            alone = GuardSet()
+            alone.add(guard)
+            pack_guards(alone, SourceTable(alone), home)
+            said.add(guard)
+    table = SourceTable(said)
+    return {"sources": table.rows, "guards": pack_guards(said, table, home)}
+
+
 def _pack_break(broke: events.GraphBreak) -> list[Any]:
     return [dataclasses.astuple(broke.why), _pack_stack(broke.user_stack)]
 
@@ -165,6 +178,7 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
         new_code = pack_code(compiled.new_code, FrameCode(code, compiled.graph, codes_named(compiled.guards, table)))
     return {"sources": table.rows, "guards": guards, "arg_names": list(compiled.arg_names), "code": new_code, "graph": graph,
             "broke": None if compiled.broke is None else _pack_break(compiled.broke),
+            "found by": None if compiled.found_by is None else _pack_found_by(compiled.found_by, compiled.home),
             "speculative": None if compiled.speculative is None else _pack_speculative(compiled.speculative),
             "ops": list(compiled.ops), "compiler": cc.which() if any(keys_of(graph)) else None}
 
@@ -305,6 +319,9 @@ def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
         raise Changed("its kernels are of another compiler")
     if packed["speculative"] is not None and not entries.speculates(code):
         raise Changed("it speculates on a branch that often goes the other way")
+    if packed["found by"] is not None:  # else the trace of this frame may come further
+        with _checked(frame, {**packed, **packed["found by"], "results": []}):
+            pass
     with _checked(frame, packed) as (guards, tree, codes):
         graph: Callable[..., Any] | None = None
         if packed["graph"] is not None:

@@ -41,8 +41,10 @@ class Compiled:
     home: str
     #: What calls the graph of a branch that was speculated on.
     speculative: SpeculativeGraph | None = None
-    #: The break that its graph ends at.
+    #: The break that its graph ends at, and what it was found by: the guards say only what the entry itself relies on, which
+    #: may hold where another program would not break.
     broke: GraphBreak | None = None
+    found_by: GuardSet | None = None
 
 
 @dataclass(frozen=True, slots=True)

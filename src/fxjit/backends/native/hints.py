@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from .index import ROUNDED, Size
+from .index import RoundedSymbol, Size
 
 #: What a size is taken for that nothing is known about.
 UNKNOWN = 512
@@ -31,8 +31,8 @@ class Hints:
         return int(value) if value.is_number else UNKNOWN
 
     def of_symbol(self, symbol: sympy.Symbol) -> int:
-        if symbol not in self.values and symbol in ROUNDED:
-            value: Any = ROUNDED[symbol].xreplace(self.numbers)
+        if symbol not in self.values and isinstance(symbol, RoundedSymbol):
+            value: Any = symbol.made_of.xreplace(self.numbers)
             self.values[symbol] = int(value) if value.is_number else UNKNOWN
         known: int = self.values.get(symbol, UNKNOWN)
         return known

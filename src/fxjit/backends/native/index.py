@@ -39,9 +39,12 @@ def size_of(value: Any) -> Size:
     return as_size(_by_symbols(without_floats(expr)))
 
 
-#: Integers that are made of floats, other than quotients: each under a symbol of its own, which the node of the graph gives
-#: that calculates it (executor/plan.py). An expression may say the same numbers in another order, which rounds otherwise.
-ROUNDED: Final[dict[sympy.Symbol, sympy.Expr]] = {}
+class RoundedSymbol(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+    """An integer that is made of floats, other than a quotient: a symbol of its own, which the node of the graph gives that
+    calculates it (executor/plan.py). An expression may say the same numbers in another order, which rounds otherwise."""
+
+    __slots__ = ("made_of",)
+    made_of: sympy.Expr
 
 
 def _by_symbols(expr: sympy.Expr) -> sympy.Expr:
@@ -52,11 +55,11 @@ def _by_symbols(expr: sympy.Expr) -> sympy.Expr:
     return expr.xreplace({part: _symbol_of(part) for part in rounded}) if rounded else expr
 
 
-def _symbol_of(rounded: sympy.Expr) -> sympy.Symbol:
+def _symbol_of(rounded: sympy.Expr) -> RoundedSymbol:
     name = hashlib.sha256(sympy.srepr(rounded).encode()).hexdigest()[:12]
     known = {"positive": True} if rounded.is_positive else {"nonnegative": True} if rounded.is_nonnegative else {}
-    symbol = sympy.Symbol(f"rounded_{name}", integer=True, **known)
-    ROUNDED[symbol] = rounded
+    symbol = RoundedSymbol(f"rounded_{name}", integer=True, **known)
+    symbol.made_of = rounded
     return symbol
 
 

@@ -22,7 +22,7 @@ from fxjit.schemas import returns_alias
 from ..codegen.kernel import Kernel
 from ..codegen.launch import Launch
 from ..hints import Hints
-from ..index import ROUNDED, Found, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of, symbols_in
+from ..index import Found, RoundedSymbol, Size, Sizes, UnprintableSize, equal, prod, size_of, sizes_of, symbols_in
 from ..ir import Buffer, Extern
 from ..lower.blas import (
     Product,
@@ -160,10 +160,10 @@ class _Planner:
         for node in self.gm.graph.nodes:
             meta = meta_of(node) if node.op == "call_function" else None
             symbol = size_of(meta) if isinstance(meta, torch.SymInt) else None
-            if symbol not in ROUNDED or not all(map(self.is_of_inputs, node.all_input_nodes)):
+            if not isinstance(symbol, RoundedSymbol) or not all(map(self.is_of_inputs, node.all_input_nodes)):
                 continue
             if symbol in made and made[symbol] != calculation(node):
-                raise UnprintableSize(f"{ROUNDED[symbol]}, which is calculated in two orders")
+                raise UnprintableSize(f"{symbol.made_of}, which is calculated in two orders")
             if symbol not in self.found.places:
                 made[symbol] = calculation(node)
                 name = f"i_{node.name}"
@@ -494,7 +494,7 @@ def calculation(value: Any) -> Any:
     if not isinstance(value, torch.fx.Node) or value.op == "placeholder":
         return value
     meta = meta_of(value)
-    if isinstance(meta, torch.SymInt) and size_of(meta) not in ROUNDED:
+    if isinstance(meta, torch.SymInt) and not isinstance(size_of(meta), RoundedSymbol):
         return size_of(meta)
     return value.target, calculation(value.args), tuple(value.kwargs.items())
 
