@@ -142,7 +142,7 @@ LAYERS: dict[str, set[str]] = {
     "stance": LOW,
     "agreement": LOW | {"guards", "frontend.entries"},
     "under_modes": LOW | {"skips", "options", "frontend.bytecode", "frontend.polyfills"},
-    "regions": LOW | {"collector", "agreement", "skips", "options", "stance", "pipeline", "report", "stored",
+    "regions": LOW | {"collector", "forks", "agreement", "skips", "options", "stance", "pipeline", "report", "stored",
                       "frontend.entries", "under_modes"},
     "arguments": {"errors"},
     "artifact": LOW | {"arguments", "skips", "options", "regions", "stored", "frontend.entries", "backends.store",
