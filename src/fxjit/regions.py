@@ -24,7 +24,7 @@ from .forks import generator_is_lost
 from .frontend import entries
 from .homes import imported_module
 from .options import RegionOptions, region_options
-from .skips import FrameVerdict, frame_verdict, is_librarys, marks, mentions_tensors, python_replaced
+from .skips import FrameVerdict, frame_verdict, is_given_tensors, is_librarys, marks, mentions_tensors, python_replaced
 
 _tracing = threading.local()
 # The options a function was last compiled with, for `run` of the plain function: by the code object's id.
@@ -162,7 +162,7 @@ def _entry_for(
     builtins: dict[str, Any],
 ) -> _C.Entry | None:
     tensorless = _tensorless_calls.get(id(code))
-    if tensorless is not None and tensorless.passes_by(code, region.key):
+    if tensorless is not None and not is_given_tensors(args) and tensorless.passes_by(code, region.key):
         return None
     name = python_replaced()
     if name is not None:

@@ -128,6 +128,12 @@ def mentions_tensors(
     return any(_is_tensor_library(each) or _holds_tensor(torch, each, 1) for each in named)
 
 
+def is_given_tensors(args: tuple[object, ...]) -> bool:
+    """Whether a frame's arguments themselves are tensors, modules, optimizers or arrays: what can be told at each call."""
+    torch = sys.modules.get("torch")
+    return torch is not None and any(_holds_tensor(torch, each, 1) for each in args)
+
+
 def _holds_tensor(torch: Any, value: object, depth: int) -> bool:
     """Looks into containers and plain objects, a few levels deep and never running code of the user's."""
     kind = type(value)
