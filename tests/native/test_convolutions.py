@@ -77,8 +77,8 @@ def test_pixelwise_convolutions_of_bfloat16_are_products_where_channels_are_last
             y = each(given).relu()
             y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape))
             found.append([y.detach(), given.grad, *(parameter.grad for parameter in layer.parameters())])
-        for eager, ours in zip(*found, strict=True):
-            torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-2)
+        for eager, ours in zip(*found, strict=True):  # a sum whose terms cancel is as exact as its terms
+            torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-2 * max(1.0, float(eager.abs().max())))
         is_product = layout is torch.channels_last or height * width <= 9
         assert is_product != any("convolution" in each for each in left), (layout, left)
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import torch
 
 from fxjit import state_steps, torch_private
-from fxjit.errors import BreakGraph
+from fxjit.errors import BreakGraph, leave_trace
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
@@ -192,7 +192,7 @@ def _outside_of_devices(t: Tracer) -> None:
     """A default device that is set in a block of `with torch.device(...)` takes the place of the block's until that ends: the
     graph breaks, and the block stays entered."""
     if any(isinstance(manager, DeviceValue) for manager in entered_managers(t)):
-        raise BreakGraph("value-global-state", {"function": "torch.set_default_device"}, keeps_blocks=True)
+        leave_trace(BreakGraph("value-global-state", {"function": "torch.set_default_device"}, keeps_blocks=True))
 
 
 _CUDA: Final = torch.backends.cuda
