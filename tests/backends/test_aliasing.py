@@ -218,6 +218,7 @@ def run(function: Callable[..., Any], make: Make, grad: bool) -> tuple[list[Any]
     return seen, values
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", list(CASES))
 def test_memory_is_shared_as_in_eager(name, backend):

@@ -145,6 +145,7 @@ def form_of(name: str) -> tuple[Form, Callable[[], torch.Tensor]] | None:
     return None
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", in_place_methods())
 def test_methods(name: str) -> None:
     found = form_of(name)

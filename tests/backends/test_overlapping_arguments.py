@@ -98,6 +98,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_call_that_reads_what_it_writes_is_eagers(name: str, backend: str) -> None:

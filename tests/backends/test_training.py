@@ -141,6 +141,7 @@ def test_an_input_that_is_only_written_to_has_no_gradient(backend, hide):
     torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", *BACKENDS])
 @pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian", "amax"])
 @pytest.mark.parametrize("gradient", [1.0, float("nan"), float("inf")])

@@ -87,6 +87,7 @@ PROGRAMS = {f"{kind}: {name}": program for kind, programs in (
     ("unfold", UNFOLDINGS), ("overlap", SELF_OVERLAPPING), ("operand", OPERANDS)) for name, program in programs.items()}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_writes_are_eagers(program, backend):

@@ -84,6 +84,7 @@ def outcome(fn: Callable[..., Any], namespace: dict[str, Any], name: str, by: An
     return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("first", ["Python's in builtins", "Python's in globals", "the program's in builtins"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_what_a_program_puts_in_the_place_of_a_builtin(name: str, first: str) -> None:

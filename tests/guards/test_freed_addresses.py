@@ -134,6 +134,7 @@ class Net(nn.Module):
         return self.linear(x) * 0 + sum(self.sizes) + self.read(self.get(self))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_value_replaced_at_its_address(kind: str, place: str) -> None:

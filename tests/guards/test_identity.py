@@ -127,6 +127,7 @@ ASKED = [pytest.param(kind, question, (place + number) % 2 == 1, id=f"{kind}-{qu
          for place, kind in enumerate(KINDS) for number, question in enumerate(QUESTIONS)]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("kind", "question", "one_first"), ASKED)
 def test_a_question_of_identity(kind: str, question: Callable[..., Any], one_first: bool):
     assert_same_as_eager_in_turn(question, kind, one_first)

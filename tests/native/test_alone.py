@@ -57,6 +57,7 @@ def calls_of_aten(function: Function, x: torch.Tensor) -> int:
     return counters["native"]["left to ATen"] - before
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "dtype", "taken"), PAIRS)
 def test_the_faster_of_both_is_taken(name: str, dtype: str, taken: bool) -> None:
     torch.manual_seed(0)

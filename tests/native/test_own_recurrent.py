@@ -79,6 +79,7 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt().clamp_min(1e-30))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
 @pytest.mark.parametrize("options", SHAPES)

@@ -57,6 +57,7 @@ def assert_exact(found: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, 
     assert float((found.double() - true).abs().max()) <= max(rounded * float(terms.max()), 1.5 * eager)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])

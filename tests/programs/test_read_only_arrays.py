@@ -62,6 +62,7 @@ def check(body: str, kind: str, backend: str = "eager") -> None:
         assert shown(first) == shown(second)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", ARRAYS)
 @pytest.mark.parametrize("read", READS)
 def test_it_is_read_in_the_graph(read: str, kind: str) -> None:

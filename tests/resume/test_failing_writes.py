@@ -201,6 +201,7 @@ def left_by(call, size, index):
     return found, x, y, torch.rand(())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize(("backend", "size"), CASES)
 def test_what_a_failing_graph_leaves_is_what_eager_leaves(program, backend, size):

@@ -342,6 +342,7 @@ def raises_for_a_handler(x: Any, holder: Any, outer: Any, inner: Any) -> Any:
     return work(y)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fn", [raises_in_two_blocks, raises_between_two_blocks, raises_for_a_handler])
 @pytest.mark.parametrize(("outer", "inner"), list(product(MANAGERS, MANAGERS)))
 @pytest.mark.parametrize("around", [False, True], ids=["", "around"])

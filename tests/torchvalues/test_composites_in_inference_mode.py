@@ -41,6 +41,7 @@ def facts(x: torch.Tensor) -> tuple[object, ...]:
     return x.requires_grad, x.is_inference(), x._is_view(), x.is_leaf, x.shape, x.stride(), x.dtype
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("inside", [True, False], ids=["block in the program", "program in a block"])
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize("name", OPERATORS)

@@ -154,6 +154,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("backend", ["eager", "native"])

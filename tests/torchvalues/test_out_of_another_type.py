@@ -24,6 +24,7 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int32, torch.int64, torch.bool)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", CALLS)

@@ -37,6 +37,7 @@ def replaced(owner: Any, name: str, wraps: bool, calls: list[str], patch: pytest
     patch.setattr(owner, name, functools.wraps(original)(counting) if wraps else counting)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("wraps", [False, True])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0].__name__}.{place[1]}")

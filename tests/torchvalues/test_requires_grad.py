@@ -119,6 +119,7 @@ def outcome(fn: Callable[..., Any], x: torch.Tensor) -> tuple[Any, ...]:
     return *[(each.tolist(), each.requires_grad, each.is_leaf) for each in results], x.requires_grad, x.is_leaf
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside_inference_mode"])
 @pytest.mark.parametrize("kind", ["plain", "leaf", "result of a leaf", "inference", "inference leaf"])
 @pytest.mark.parametrize("fn", WAYS)

@@ -39,6 +39,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("cls", [Plain, Asking, Silent])

@@ -72,6 +72,7 @@ OF_COO: list[Operation] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [coo, csr, csc, uncoalesced])
 @pytest.mark.parametrize("operation", range(len(BOTH)))

@@ -63,6 +63,7 @@ PROGRAMS = {
 SHAPES = [(5, 7), (1, 1), (64, 32), (65, 33), (3, 130)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_kernels(seen, name, shape):

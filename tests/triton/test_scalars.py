@@ -134,6 +134,7 @@ def expression(name: str, given: list[torch.Tensor]) -> tuple[Op, torch.dtype]:
     return Op(name, tuple(load(k, each) for k, each in enumerate(given)), dtype), dtype
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name, dtype", CASES, ids=lambda each: str(each).removeprefix("torch."))
 def test_operations(name, dtype):
     given = operands(name, dtype)

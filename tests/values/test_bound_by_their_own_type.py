@@ -96,6 +96,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         return type(error), str(error)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("base", BASES)
 def test_they_are_called_as_in_eager(base: type, method: str) -> None:

@@ -44,6 +44,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_eager(name: str, value: Any):

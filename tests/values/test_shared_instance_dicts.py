@@ -216,6 +216,7 @@ def writes_nothing(owner):
     pass
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("write", [writes, writes_and_deletes, writes_nothing], ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("make", [Empty, lambda: lambda: None], ids=["object", "function"])
