@@ -12,6 +12,7 @@ import dataclasses
 import dis
 import functools
 import importlib
+import itertools
 import operator
 import threading
 import types
@@ -441,10 +442,13 @@ def _keep_entry(code_ref: weakref.ref[types.CodeType], options_ref: weakref.ref[
 
 
 def _found_by(frame: Frame, trace: Trace) -> GuardSet | None:
-    """What the attempts relied on that found the break, as far as it holds on the frame that the entry is for."""
+    """What the attempts relied on that found the break, as far as it holds on the frame that the entry is for: the guards that
+    an entry on the disk has beside its own; None where there are none."""
+    if not config.store_entries:
+        return None
     found = GuardSet()
     scope = Scope.of(frame.arg_names, frame.code.co_freevars, frame.args, frame.closure, frame.globals, frame.builtins)
-    for guard in (guard for guards in trace.found_by for guard in guards if config.store_entries):
+    for guard in itertools.chain.from_iterable(trace.found_by):
         if guard not in trace.guards and holds_in(guard, scope):
             found.add(guard)
     return found if len(found) else None

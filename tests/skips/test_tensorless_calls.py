@@ -15,6 +15,17 @@ def looked_at(monkeypatch):
     return counts
 
 
+def calls_of(helper):
+    """A function that is given up, since it breaks in a loop, and calls `helper` so many times."""
+    def outer(n, times):
+        for _ in range(times):
+            fxjit.graph_break()
+            result = helper(n)
+        return result
+
+    return outer
+
+
 def test_calls_without_tensors_are_looked_at_when_their_number_has_doubled(monkeypatch):
     def helper(n):
         return n * 2
@@ -34,14 +45,8 @@ def test_one_that_is_given_a_tensor_later_is_compiled():
     def helper(n):
         return n * 2
 
-    def outer(n, times):
-        for _ in range(times):
-            fxjit.graph_break()
-            result = helper(n)
-        return result
-
     counter = fxjit.testing.CompileCounter()
-    compiled = fxjit.compile(outer, backend=counter)
+    compiled = fxjit.compile(calls_of(helper), backend=counter)
     assert compiled(2, 12) == 4
     assert torch.equal(compiled(torch.ones(2), 1), torch.full((2,), 2.0))  # at its first call with one
     assert counter.frame_count == 1
@@ -51,13 +56,7 @@ def test_one_that_the_user_compiles_is_looked_at_again():
     def helper(x):
         return x * 2 if isinstance(x, int) else x + 1
 
-    def outer(n, times):
-        for _ in range(times):
-            fxjit.graph_break()
-            result = helper(n)
-        return result
-
     counter = fxjit.testing.CompileCounter()
-    assert fxjit.compile(outer, backend=counter)(2, 12) == 4
+    assert fxjit.compile(calls_of(helper), backend=counter)(2, 12) == 4
     assert torch.equal(fxjit.compile(helper, backend=counter)(torch.ones(2)), torch.full((2,), 2.0))
     assert counter.frame_count == 1

@@ -95,8 +95,8 @@ lanes_of_line(int64_t left, int is_last)
     return first_lanes(is_last ? left : LANES);
 }
 
-/* Up to `depth` numbers of `count` lines, `line` apart, to as many lines of `width`, at most a vector; what is wider than `count` is
- * zeros. The last line is stored in as many lanes as it has. */
+/* What whole vectors leave: `depth` numbers of `count` lines, `line` apart, to `depth` lines of `width`, at most a vector, that begin
+ * `step` apart; what is wider than `count` is zeros. The last line is stored in as many lanes as it has. */
 WIDE static void
 pack_corner(const float *from, int64_t line, int64_t count, int64_t depth, float *to, int64_t width, int64_t step)
 {
