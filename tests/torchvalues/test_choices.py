@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -198,3 +199,32 @@ def test_a_method_whose_result_could_not_be_written_back_breaks(other: float) ->
 def test_isinstance_of_torchscript(wanted: Any) -> None:
     """monai's UNets ask it of each skip connection."""
     assert_same_as_eager(lambda x: x * 2 if torch.jit.isinstance(x + 1, wanted) else x * 3, torch.ones(2))
+
+
+@pytest.mark.parametrize("other", [0.25, 2.0])
+@pytest.mark.parametrize("rate", [float, int, lambda step: 1.0 / math.sqrt(step)], ids=["float", "int", "root"])
+def test_a_number_that_varies_scales_a_number_or_a_tensor(rate: Callable[[int], float], other: float) -> None:
+    """transformers' Adafactor: its relative step depends on how many there were."""
+    def program(x: torch.Tensor, a: torch.Tensor, step: int) -> Any:
+        scale = max(0.5, a) * rate(step) - step
+        return x.clone().mul_(scale), x + abs(-scale), scale, min(a, float(step)), max(step, a)
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True, dynamic=True)
+    for step in (2, 3, 5, 7):
+        x, a = torch.tensor([1.0, 3.0]), torch.tensor(other)
+        expected, found = program(x, a, step), compiled(x, a, step)
+        assert list(map(type, found)) == list(map(type, expected))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_quotient_by_a_number_or_a_tensor_that_may_be_zero() -> None:
+    """Eager raises only where the number is the greater."""
+    def program(a: torch.Tensor, step: int) -> Any:
+        return 1 / max(a, step - 3.0)
+
+    compiled = fxjit.compile(program, backend="eager", dynamic=True)
+    for step in (2, 4, 5, 3):
+        assert torch.equal(compiled(torch.tensor(4.0), step), program(torch.tensor(4.0), step))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            compiled(torch.tensor(-1.0), 3)

@@ -15,8 +15,9 @@ import torch
 
 from fxjit import schemas
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, tensor_methods
+from fxjit.frontend.values import overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.traits import Alternatives, Indistinct, WrappedOutput
 
@@ -116,7 +117,7 @@ class NumberOrTensor(Alternatives):
         self, t: Tracer, fn: Callable[..., Any] | str, before: tuple[Value, ...], after: tuple[Value, ...]
     ) -> Value:
         first, second = (self._result(t, fn, [*before, each, *after]) for each in (self.chosen, self.other))
-        tensors = [each for each in (first, second) if not each.is_constant()]
+        tensors = [each for each in (first, second) if not _is_number(each)]
         if not may_choose(t, tensors, of_any_size=True):
             self.distinguish(t)
         if len(tensors) == 2:
@@ -127,6 +128,8 @@ class NumberOrTensor(Alternatives):
         if not all(each.is_constant() for each in operands):
             if not all(isinstance(each, TensorValue) or _is_number(each) for each in operands):
                 self.distinguish(t)
+            if not any(isinstance(each, TensorValue) for each in operands):
+                return self._number(t, fn, operands)
             return t.emit(fn, operands)
         try:
             assert callable(fn)  # a method has a tensor, which is no constant
@@ -136,6 +139,16 @@ class NumberOrTensor(Alternatives):
         if type(made) not in _NUMBERS:
             self.distinguish(t)
         return t.make(made)
+
+    def _number(self, t: Tracer, fn: Callable[..., Any] | str, operands: list[Value]) -> Value:
+        """Of numbers, some of which vary. A quotient could raise, which eager does only if it comes to that."""
+        op = _UNRAISING.get(fn)
+        if op is None:
+            self.distinguish(t)
+        made = protocol.unary(t, op, *operands) if len(operands) == 1 else protocol.binary(t, op, *operands)
+        if not _is_number(made):
+            self.distinguish(t)
+        return made
 
     def given_to(self, t: Tracer, tensor: Value, name: str, args: Sequence[Value]) -> Value:
         """Of methods that go by element: one that writes is that of the plain one's result, written back."""
@@ -164,13 +177,21 @@ class NumberOrTensor(Alternatives):
 
 
 def _kind(tensor: TensorValue) -> tuple[object, ...]:
-    return tuple(tensor.fake.shape), tensor.fake.dtype, tensor.fake.device
+    shape = tuple(size if isinstance(size, int) else size.node.expr for size in tensor.fake.shape)  # a symbol has no hash
+    return shape, tensor.fake.dtype, tensor.fake.device
 
 
 _NUMBERS: Final = (bool, int, float)
+#: Python's operators that give a number of any two, by what `protocol` calls them.
+_UNRAISING: Final[dict[object, str]] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.neg: "neg", abs: "abs",
+}
 
 
 def _is_number(value: Value) -> bool:
+    """A number of Python's: a constant, or one that varies."""
+    if type(value) is SymValue:
+        return value.pytype() in (int, float)
     return value.is_constant() and type(value.as_constant()) in _NUMBERS
 
 
