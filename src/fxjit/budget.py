@@ -32,6 +32,7 @@ def limited() -> Iterator[None]:
     seconds = config.compile_budget
     if outer is None and seconds > 0:
         _state.end = time.thread_time() + seconds
+        _state.earliest = time.monotonic() + seconds
     try:
         yield
     finally:
@@ -42,5 +43,6 @@ def spend(stage: str) -> None:
     """Raises OverBudget where this thread's compile has used up its time; says how far it is where that is due."""
     progress.tick()
     end = getattr(_state, "end", None)
-    if end is not None and time.thread_time() > end:
+    # A thread has no more processor time than has passed, and only the clock is read without a call of the system.
+    if end is not None and time.monotonic() > _state.earliest and time.thread_time() > end:
         raise OverBudget(config.compile_budget, stage)

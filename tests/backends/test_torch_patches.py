@@ -11,7 +11,12 @@ from torch.utils import _pytree as pytree
 
 import fxjit
 from fxjit import torch_compat
-from fxjit.backends.aot.torch_patches import copied_deeply, quick_nodes, shared_with_compiled_autograd
+from fxjit.backends.aot.torch_patches import (
+    copied_deeply,
+    quick_nodes,
+    shared_random_states,
+    shared_with_compiled_autograd,
+)
 
 
 @pytest.fixture
@@ -59,6 +64,21 @@ def test_a_backward_graph_is_its_own_copy_until_it_is_compiled(traced: torch.fx.
     copied_deeply(traced)
     another = copy.deepcopy(traced)
     assert another is not traced and another.graph is not traced.graph
+
+
+def test_the_states_of_random_generators_share_their_tensors_and_nothing_else() -> None:
+    from torch._decomp.decompositions_for_rng import PhiloxState
+
+    with shared_random_states():
+        first, second = PhiloxState(), PhiloxState()
+        assert first.seed is second.seed
+        first.advance_offset(4)
+        assert (first.relative_offset, second.relative_offset) == (4, 0)
+        first.set_state(torch.tensor(1), torch.tensor(2))
+        assert second.seed.numel() == 0
+        first.reset()
+        assert vars(first) == vars(second)
+    assert PhiloxState().seed is not second.seed
 
 
 def test_graphs_are_trained_as_in_eager() -> None:

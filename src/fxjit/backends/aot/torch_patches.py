@@ -34,7 +34,7 @@ torch.fx.node.has_side_effect(torch.ops.aten._assert_async.default)
 def patched() -> Iterator[None]:
     """All of them that hold while AOTAutograd compiles one graph."""
     with (no_float_tensors(), functorch_settings(), no_printed_graphs(), no_anomaly_warnings(), quick_nodes(), kept_checks(),
-          no_progress_bars()):
+          no_progress_bars(), shared_random_states()):
         yield
 
 
@@ -59,6 +59,23 @@ def no_progress_bars() -> contextlib.AbstractContextManager[None]:
     """torch.fx makes a bar for each graph that it runs, also where it is off, as it is by default. tqdm takes a lock for that
     which all forked processes share: one that dies meanwhile, or a RecursionError there, leaves it taken for good."""
     return _replaced(torch.fx.interpreter, "tqdm", _progress)
+
+
+def shared_random_states() -> contextlib.AbstractContextManager[None]:
+    """AOTAutograd makes the states of three Philox generators twice for each graph, of empty tensors that go through all of its
+    modes: a tenth of a small graph's compile. Nothing reads them where random numbers are eager's own, as they are here
+    (`functorch_settings`), so they are made once."""
+    state = torch_private.get_or("torch._decomp.decompositions_for_rng.PhiloxState", None)
+    if state is None:
+        return contextlib.nullcontext()
+    fresh = _fresh_random_state(state)
+    return _replaced(state, "reset", lambda one: one.__dict__.update(fresh))
+
+
+@functools.cache
+def _fresh_random_state(state: Any) -> dict[str, Any]:
+    with torch_private.get("torch.utils._python_dispatch._disable_current_modes")():
+        return dict(vars(state()))
 
 
 @contextlib.contextmanager
