@@ -292,6 +292,10 @@ DIFFERENCES = (
      "through a parameter that it reads is there with backend `eager` alone, and raises where `backward` sets the grad mode "
      "(around passes of its own). Gradients come laid out like the result, as they were traced: `view` of one that eager has "
      "laid out otherwise does not raise"),
+    ("an `autograd.Function` whose `backward` changes its own context",
+     "in the graph where a second run of it would raise, since it has deleted what it needs (`del ctx.tensors`: checkpoints "
+     "of the program's own); where that second run is asked for (`retain_graph=True`), it raises what eager raises, but "
+     "compiled backends give the gradient once more. Any other, and a `backward` or hook that raises, breaks the graph"),
     ("a function under `checkpoint` that writes to tensors it did not make, as to the running statistics of batch norms",
      "writes once, in forward; eager's recomputation writes a second time. Where a tensor that it reads is written to "
      "behind it, backward raises that it was modified"),

@@ -3,6 +3,7 @@ traced of its `forward` and `backward`."""
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -46,6 +47,8 @@ class Plan(NamedTuple):
     #: Whether the program's `backward` is differentiable once only, and what its class is called.
     once: bool
     name: str
+    #: The name and message of the exception that the program's `backward` raises when it runs a second time, if it does.
+    again: tuple[str, str] | None
 
 
 def layout_of_gradient(result: torch.Tensor) -> tuple[int, ...] | None:
@@ -79,12 +82,17 @@ class _Traced(torch.autograd.Function):
         ctx.save_for_backward(*(None if place < 0 else values[place] for place in plan.saved))
         ctx.kept = [values[place] for place in plan.kept]
         ctx.mark_non_differentiable(*(made[place] for place in plan.fixed))
-        ctx.traced, ctx.plan = backward, plan
+        ctx.traced, ctx.plan, ctx.ran = backward, plan, False
         ctx.layouts = [layout_of_gradient(each) for each in made[: plan.results]]
         return tuple(made[: plan.results])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        if ctx.plan.again is not None:
+            if ctx.ran:
+                error, message = ctx.plan.again
+                raise getattr(builtins, error)(message)
+            ctx.ran = True
         saved = ctx.saved_tensors if any(place >= 0 for place in ctx.plan.takes) else ()
         taken = [saved[place] if place >= 0 else ctx.kept[~place] for place in ctx.plan.takes]
         made = ctx.traced(*taken, *map(with_layout, gradients, ctx.layouts))

@@ -71,6 +71,8 @@ class Effects:
         #: whether of its own changes, too.
         self._read_later: dict[tuple[Value, str | None], Callable[[], object]] = {}
         self._recording: tuple[Callable[[], object], int, bool] | None = None
+        #: What nobody but the function that is being traced can reach.
+        self._private: Value | None = None
         #: Called when the outermost frame is about to return, or to break.
         self.before_return: list[Callable[[], object]] = []
         self.before_break: list[Callable[[], object]] = []
@@ -161,15 +163,17 @@ class Effects:
             self._changed_before, self._reads_since, self._was_read = outer
 
     @contextmanager
-    def recording_reads(self, on_change: Callable[[], object], changes_too: bool = False) -> Iterator[None]:
+    def recording_reads(self, on_change: Callable[[], object], changes_too: bool = False,
+                        private: Value | None = None) -> Iterator[None]:
         """A context that records what its block reads of what it did not make; `on_change` is called before that changes, and
-        with `changes_too` before the block changes any such. A block inside of another is a part of it."""
-        outer = self._recording
-        self._recording = outer or (on_change, next_creation_id(), changes_too)
+        with `changes_too` before the block changes any such. Attributes of `private` are not recorded: nobody else can reach
+        them. A block inside of another is a part of it."""
+        outer = self._recording, self._private
+        self._recording, self._private = outer[0] or (on_change, next_creation_id(), changes_too), private
         try:
             yield
         finally:
-            self._recording = outer
+            self._recording, self._private = outer
 
     def forget_readers(self) -> None:
         """Forget what such blocks read: they hold the trace."""
@@ -181,7 +185,7 @@ class Effects:
     def _record_read(self, value: Value, name: str | None) -> None:
         if self._recording is not None and isinstance(value, Value):
             on_change, since, _ = self._recording
-            if value.source is not None or value.creation_id < since:
+            if (value.source is not None or value.creation_id < since) and value is not self._private:
                 self._read_later.setdefault((value, name), on_change)
 
     def _tell_readers(self, value: Value, *names: str | None) -> None:

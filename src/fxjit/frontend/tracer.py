@@ -75,9 +75,10 @@ class EffectLog(Protocol):
     def reporting_reads(self) -> AbstractContextManager[Callable[[], bool]]:
         """A context that reports whether its block read anything that was changed before it."""
 
-    def recording_reads(self, on_change: Callable[[], object], changes_too: bool = False) -> AbstractContextManager[None]:
-        """A context that records what its block reads of what it did not make; `on_change` is called before that changes, and
-        with `changes_too` before the block changes any such."""
+    def recording_reads(self, on_change: Callable[[], object], changes_too: bool = False,
+                        private: Value | None = None) -> AbstractContextManager[None]:
+        """A context that records what its block reads of what it did not make, but for attributes of `private`, which nobody
+        else can reach; `on_change` is called before that changes, and with `changes_too` before the block changes any such."""
 
     def forget_readers(self) -> None:
         """Forget what such blocks read: they hold the trace."""

@@ -8,6 +8,7 @@ because of a dry run: they are traced, and the operators discarded. Where that c
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -29,7 +30,13 @@ from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
-from fxjit.frontend.values.traced_functions import FunctionContextValue, TracedFunction, apply_as_traced, graph_arguments
+from fxjit.frontend.values.traced_functions import (
+    FunctionContextValue,
+    TracedFunction,
+    apply_as_traced,
+    graph_arguments,
+    raised_again,
+)
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
 from fxjit.guards.source import AttrSource, Source
@@ -96,9 +103,10 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         rehearsed = [_number_by_itself(t, arg) for arg in given]
         traced = _rehearse(t, owner, cls, rehearsed)
         changed = anything_was_read()
+    again = raised_again(t, name, traced)
     numbers = [arg.node for arg, before in zip(rehearsed, given, strict=True) if arg is not before]
     if operands is None or changed or _reads_the_program(nodes, operands, numbers):
-        return apply_as_traced(t, name, traced, given, nodes, numbers)
+        return apply_as_traced(t, name, traced, given, nodes, numbers, again)
     function = apply_function(cls)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
     dirty = traced.ctx.dirty
@@ -112,7 +120,7 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     else:
         t.discard(nodes)
         return result
-    return apply_as_traced(t, name, traced, given, nodes, numbers)
+    return apply_as_traced(t, name, traced, given, nodes, numbers, again)
 
 
 def _defaults_behind(t: Tracer, forward: Value, given: int) -> list[Value]:
@@ -172,12 +180,19 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> TracedFu
     outputs = protocol.unpack(t, result) if issubclass(result.pytype(), tuple) else [result]
     gradients = [t.emit(torch.empty_like, [output]) if isinstance(output, TensorValue) else t.make(None)
                  for output in outputs]
-    set_grad_mode(t, False)
+    left = dict(t.effects.stored_attrs(ctx))
+    with run_later(t, f"{cls.__qualname__}.apply", private=ctx):
+        backward = _backward(t, owner, ctx, gradients)
+    again = None if left == t.effects.stored_attrs(ctx) else functools.partial(_backward, t, owner, ctx, gradients)
+    return TracedFunction(cls, ctx, result, outputs, gradients, backward, again)
+
+
+def _backward(t: Tracer, owner: Value, ctx: FunctionContextValue, gradients: Sequence[Value]) -> Value:
+    """`backward` as autograd calls it: without recording."""
     outer, t.in_backward = t.in_backward, True
+    set_grad_mode(t, False)
     try:
-        with run_later(t, f"{cls.__qualname__}.apply"):
-            backward = t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
+        return t.call(protocol.getattr_(t, owner, "backward"), [ctx, *gradients], None)
     finally:
         t.in_backward = outer
-    set_grad_mode(t, True)
-    return TracedFunction(cls, ctx, result, outputs, gradients, backward)
+        set_grad_mode(t, True)

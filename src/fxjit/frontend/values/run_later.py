@@ -21,12 +21,15 @@ from fxjit.torch_private import MissingName
 
 
 @contextmanager
-def run_later(t: Tracer, function: str) -> Iterator[None]:
-    """A context in which such a function is traced; `function` is what it is given to."""
+def run_later(t: Tracer, function: str, private: Value | None = None) -> Iterator[None]:
+    """A context in which such a function is traced; `function` is what it is given to, `private` an object that is its own."""
     step = t.steps
     _require_unchanged(t, step, function)
-    with t.effects.recording_reads(partial(_leave_to_eager, t, step)):
-        yield
+    with t.effects.recording_reads(partial(_leave_to_eager, t, step), private=private):
+        try:
+            yield
+        except Raised as raised:  # it will, when it runs
+            t.break_("call-with-effects", function=function, why=f"it raises {raised.value.describe()}")
 
 
 def _require_unchanged(t: Tracer, step: int, function: str) -> None:

@@ -5,7 +5,8 @@ before, or `apply` was given objects that no graph takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import builtins
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from fxjit.applied import Plan, apply_traced
 from fxjit.errors import BreakGraph
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import Raised, Value
 from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -76,6 +77,8 @@ class TracedFunction:
     #: Stand-ins for the gradients of the outputs.
     gradients: Sequence[Value]
     backward: Value
+    #: Traces `backward` once more, if it left its context otherwise than it found it.
+    again: Callable[[], Value] | None
 
 
 def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
@@ -86,9 +89,29 @@ def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
         return None
 
 
+def raised_again(t: Tracer, name: str, traced: TracedFunction) -> tuple[str, str] | None:
+    """The class and message of what `backward` raises where it runs once more (`retain_graph=True`) on a context from which it
+    has deleted what it needs; None where it leaves its context as it found it. A break where it would come to anything else."""
+    if traced.again is None:
+        return None
+    error: Value | None = None
+    with t.capture_subgraph(name) as nodes:
+        try:
+            traced.again()
+        except Raised as raised:
+            error = raised.value
+    t.discard(nodes)
+    cls = object if error is None else error.pytype()
+    message = None if error is None else protocol.str_(t, error)
+    if message is None or not message.is_constant() or getattr(builtins, cls.__name__, None) is not cls:
+        t.break_("call-with-effects", function=name, why="it changes its context, and finds another one when it runs again")
+    return cls.__name__, message.as_constant()
+
+
 def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequence[Value], nodes: Sequence[torch.fx.Node],
-                    numbers: Sequence[torch.fx.Node | None]) -> Value:
-    """`apply` of what was traced as `nodes`. `numbers`: those among them that stand for arguments."""
+                    numbers: Sequence[torch.fx.Node | None], again: tuple[str, str] | None) -> Value:
+    """`apply` of what was traced as `nodes`. `numbers`: those among them that stand for arguments. `again`: what `backward`
+    raises the second time."""
     def refuse(why: str) -> NoReturn:
         t.break_("call-autograd-engine", function=name, why=why)
 
@@ -123,7 +146,8 @@ def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequenc
         saved=tuple(-1 if node is None else places[node] for node in taken), kept=tuple(places[node] for node in kept),
         takes=tuple(taken.index(node) if node in saved else ~kept.index(node) for node in needs),
         gradients=tuple(computed.index(_node(each)) if isinstance(each, TensorValue) else -1 for each in gradients),
-        once=_is_once(traced.cls) or any(map(_sets_grad_mode, backward)), name=traced.cls.__name__)
+        once=_is_once(traced.cls) or any(map(_sets_grad_mode, backward)), name=traced.cls.__name__,
+        again=again)
     graphs = [t.subgraph(forward, [*operands, *read], [*made, *inner]), t.subgraph(backward, [*needs, *stand_ins], computed)]
     t.discard(nodes)
     found_values = iter(protocol.unpack(t, t.emit(apply_traced, [*graphs, tuple(plan), tuple(read), *operands])))
