@@ -273,17 +273,21 @@ set_prologue(FxCallable *self, PyObject *value, void *closure)
     return 0;
 }
 
-/* Copied and pickled as functions are: by reference. */
+/* Copied as functions are: by reference. */
 static PyObject *
 callable_itself(PyObject *self, PyObject *ignored)
 {
     return Py_NewRef(self);
 }
 
+/* `fxjit.regions.reduced`. */
 static PyObject *
 callable_reduce(PyObject *self, PyObject *ignored)
 {
-    return PyObject_GetAttrString(self, "__qualname__");
+    PyObject *module = PyImport_ImportModule("fxjit.regions");
+    PyObject *reduced = module == NULL ? NULL : PyObject_CallMethod(module, "reduced", "O", self);
+    Py_XDECREF(module);
+    return reduced;
 }
 
 static PyMethodDef callable_methods[] = {

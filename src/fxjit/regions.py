@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import operator
 import sys
 import threading
 import warnings
@@ -437,3 +438,24 @@ def disabled_function(fn: Callable[..., Any], reason: str | None) -> Any:
     dress(wrapper, fn)
     marks.set_disabled(wrapper, fn, True, reason)
     return wrapper
+
+
+def reduced(function: Any) -> str | tuple[Any, ...]:
+    """What pickles a compiled or disabled function: its name, as of any function, where that leads to it; else the function
+    inside and how it is run, since `compiled = compile(f)` has the name of another."""
+    name, module = getattr(function, "__qualname__", None), sys.modules.get(getattr(function, "__module__", None) or "")
+    if isinstance(name, str):
+        try:
+            if operator.attrgetter(name)(module) is function:
+                return name
+        except AttributeError:
+            pass
+    if isinstance(function, _C.DisabledFunction):
+        disabled = marks.disabled(function)
+        return disabled_function, (function.__wrapped__, None if disabled is None else disabled.reason)
+    region = function.region
+    return _compiled_as_before, (region.key, function.__wrapped__, region.callback is None)
+
+
+def _compiled_as_before(options: RegionOptions, fn: Callable[..., Any], frozen: bool) -> Any:
+    return compiled_function(options, fn, frozen=frozen)

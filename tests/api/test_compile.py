@@ -194,6 +194,48 @@ def test_a_module_is_copied_and_pickled():
     compiled.load_state_dict(torch.load(kept))
 
 
+def twice(x):
+    return x * 2
+
+
+@fxjit.compile(backend="eager")
+def thrice(x):
+    return x * 3
+
+
+@pytest.mark.parametrize("made", [
+    lambda: fxjit.compile(twice, backend="aot_eager", dynamic=False, recompile_limit=3),
+    lambda: fxjit.compile(functools.partial(twice), backend="eager"),
+    lambda: fxjit.compile(fxjit.disable(twice), backend="eager"),
+    lambda: fxjit.run(fxjit.compile(twice, backend="eager")),
+])
+def test_a_function_compiled_under_another_name_is_pickled_as_how_it_was_made(made):
+    """`compiled = compile(f)` has the name of another; processes of a pool are given such functions."""
+    function = made()
+    again = pickle.loads(pickle.dumps(function))
+    assert again is not function and again.region.key is function.region.key
+    assert again.region.callback is function.region.callback
+    x = torch.randn(2, 3)
+    assert torch.equal(again(x), twice(x))
+
+
+def test_a_compiled_method_is_pickled_with_its_object():
+    net = Net()
+    again = pickle.loads(pickle.dumps(fxjit.compile(net.forward, backend="eager")))
+    x = torch.randn(2, 3)
+    assert again.__wrapped__.__self__ is not net and torch.equal(again(x), net(x))
+
+
+def test_what_was_disabled_for_a_reason_says_it_after_pickling():
+    again = pickle.loads(pickle.dumps(fxjit.disable(twice, reason="as it is")))
+    explanation = fxjit.explain(fxjit.compile(lambda x: again(x + 1), backend="eager"))(torch.ones(2))
+    assert "as it is" in str(explanation)
+
+
+def test_a_decorated_function_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(thrice)) is thrice
+
+
 def test_a_lazy_module_is_filled_in_first():
     compiled = fxjit.compile(nn.LazyLinear(4), backend="eager")
     assert compiled(torch.randn(2, 3)).shape == (2, 4) and compiled.in_features == 3
