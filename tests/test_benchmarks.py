@@ -62,6 +62,7 @@ def rows_of(printed: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| ---")]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", [case for case in breaks.CASES if "1,000" not in case.name], ids=lambda case: case.name)
 def test_breaks(case, capsys):
     breaks.main([*BRIEFLY, "--without-torch-compile", "--only", case.name])
@@ -71,6 +72,7 @@ def test_breaks(case, capsys):
     assert on > 0
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", call_cost.CASES, ids=lambda case: case.name)
 def test_call_cost(case, capsys):
     call_cost.main([*BRIEFLY, "--without-torch-compile", "--only", case.name])
@@ -80,6 +82,7 @@ def test_call_cost(case, capsys):
     assert f"Beside torch {torch.__version__}" in printed
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [name for name in first.cases() if not name.startswith("digits")])
 def test_first(name, capsys):
     first.main([*BRIEFLY, "--without-torch-compile", "--only", name])

@@ -74,6 +74,7 @@ def gradients(call, make, reached):
                                           for each in (leaf, w))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("made", INPUTS)

@@ -98,6 +98,7 @@ FORMS: dict[str, Form] = {
 RELU, DROPOUT = torch.nn.Threshold(0.5, 0.0, inplace=True), torch.nn.Dropout(0.5, inplace=True)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name: str, backend: str) -> None:

@@ -221,6 +221,7 @@ def test_modules_that_differ_in_the_numbers_of_their_hooks_share_a_graph(registe
     assert counter.frame_count == 1
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "after a full check"])
 @pytest.mark.parametrize("second", REGISTER, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("register", REGISTER, ids=lambda fn: fn.__name__)

@@ -102,6 +102,7 @@ def test_other_windows_stay_those_of_volumes(image_layout, window, how):
     assert found.stride() == eager.stride()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("numbers", ["equal", "not a number", "infinite"])
 @pytest.mark.parametrize(
     "pool", [((2, 2, 2), 2), ((1, 2, 2), (1, 2, 2)), ((3, 3, 3), 1, 1), ((2, 1, 3), 1, (1, 0, 1), 1, True)], ids=str

@@ -58,6 +58,7 @@ def channels_last(x):
     return x.permute(order).contiguous().permute([0, x.dim() - 1, *range(1, x.dim() - 1)])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize(("images", "channels", "sizes", "groups"), [

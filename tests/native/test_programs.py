@@ -83,6 +83,7 @@ MODULES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", list(BACKENDS))
 @pytest.mark.parametrize("name", list(MODULES))
 def test_training_step_has_eagers_outputs_gradients_and_buffers(name, backend):

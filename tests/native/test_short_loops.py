@@ -24,6 +24,7 @@ def loops_written_out(source: str) -> int:
     return 0 if body is None else len(re.findall(r"^\s*p\d+\[.*\] =", body[1], re.MULTILINE))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 def test_transposes(count: int, dtype: torch.dtype, assert_kernels_same) -> None:

@@ -69,6 +69,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_strides_are_eagers(name, backend):

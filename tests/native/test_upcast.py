@@ -92,6 +92,7 @@ MATRICES = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("turned", [False, True], ids=["", "turned"])
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.parametrize("dtype", LOW_PRECISION)
@@ -154,6 +155,7 @@ ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 DERIVATIVE = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("how", ["plain", "causal", "mask", "scale"])
 @pytest.mark.parametrize("dtype", LOW_PRECISION)

@@ -227,6 +227,7 @@ def test_what_stands_before_an_operator_that_raises_is_done(effect, backend, cap
     assert_same(expected, run(fxjit.compile(program, backend=backend), capsys), rtol=1e-6)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])

@@ -27,6 +27,7 @@ COMPOSITES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("name", COMPOSITES)

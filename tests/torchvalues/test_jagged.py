@@ -91,6 +91,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name, backend):

@@ -227,6 +227,7 @@ def check(run, cls=torch.optim.AdamW, steps=3, **options):
     return graphs.frame_count
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("cls", KEEPING_STATE, ids=lambda cls: cls.__name__)
 def test_the_graph_of_the_first_step_is_that_of_the_next(cls, foreach):
@@ -545,6 +546,7 @@ EVERY = [cls for cls in vars(torch.optim).values() if inspect.isclass(cls) and i
          and cls not in (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("cls", EVERY, ids=lambda cls: cls.__name__)
 def test_parameters_and_state_after_native_steps(cls, foreach):

@@ -159,6 +159,7 @@ STATES: dict[str, Callable[[Fn, torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_compiled_before_and_called_under(state: str, backend: str) -> None:

@@ -71,6 +71,7 @@ def with_leaf(program, backend, *lengths, fullgraph=True, view=lambda x: x):
         torch.testing.assert_close(*gradients, check_stride=True)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name, backend):

@@ -299,6 +299,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         return type(error), state()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.filterwarnings("ignore:TF32 acceleration", "ignore:lowest is not one")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [*IN_GRAPH, refused, unknown, too_many, no_precision, no_number_of_truth, no_such_setting,

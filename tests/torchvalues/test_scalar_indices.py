@@ -72,6 +72,7 @@ IN_ONE_GRAPH = [store_number, store_row, store_element, store_diagonal, store_pa
                 write_element_where]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("fn", [*IN_ONE_GRAPH, store_into_integers, store_an_overlap])
