@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -163,15 +165,18 @@ def gradients_of(fn, module, x):
 
 @pytest.mark.parametrize("place", range(8))
 def test_modules_in_one_graph(compiler, place):
+    """Called outside, what the program compiles is native's, which adds up otherwise."""
+    torch.manual_seed(place)
     outer, fns = programs_of_modules(compiler)
+    assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
     counter = fxjit.testing.CompileCounter()
     compiled = compiler(fns[place], fullgraph=True, backend=counter)
     for x in (torch.randn(2, 3), torch.randn(2, 3)):
-        torch.testing.assert_close(gradients_of(compiled, outer, x), gradients_of(fns[place], outer, x))
+        assert_close(gradients_of(compiled, outer, x), gradients_of(fns[place], outer, x))
     assert counter.frame_count == 1
     outer.eval()
     x = torch.randn(2, 3)
-    torch.testing.assert_close(gradients_of(compiled, outer, x), gradients_of(fns[place], outer, x))
+    assert_close(gradients_of(compiled, outer, x), gradients_of(fns[place], outer, x))
 
 
 def test_hooks_of_a_module(compiler):

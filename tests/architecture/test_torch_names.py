@@ -137,6 +137,7 @@ def sweep(request: pytest.FixtureRequest) -> Iterator[Iterator[str]]:
             running.kill()
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("without", [*FEATURES, *UNNOTICED])
 def test_a_step_of_training_without_the_names_of_a_feature(sweep: Iterator[str], without: str) -> None:
     """Two backends and sizes that vary give eager's numbers. All names of a feature are taken out at once: that each is read

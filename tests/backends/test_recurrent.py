@@ -65,6 +65,7 @@ def assert_same(found: list[Any], wanted: list[Any], **tolerance: float) -> None
     assert [each.stride() for each in found] == [each.stride() for each in wanted]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend,dtype,name", [
     *(("native", torch.float32, name) for name in LAYERS), *(("aot_eager", torch.float64, name) for name in LAYERS),
     *(("native", torch.bfloat16, name) for name in ("lstm", "gru, both ways, dropout", "lstm, projected", "relu")),

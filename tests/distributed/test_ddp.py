@@ -108,6 +108,7 @@ def train_with_each_setting(backend: str, inside: bool) -> dict[str, int]:
     return graphs
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("inside", [False, True], ids=["compile(DDP(m))", "DDP(compile(m))"])
 @pytest.mark.parametrize("backend", ["record", "aot_eager", "native"])
 def test_steps_are_eagers_with_each_setting_and_graphs_are_cut_at_the_buckets(ranks, backend, inside):

@@ -12,6 +12,7 @@ import fxjit
 CASES = [(4, 12, (5, 6), True), (3, 80, (7,), True), (6, 300, (), False), (2, 70, (4, 3, 2), True), (9, 1, (3,), True)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize(("images", "channels", "sizes", "affine"), CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

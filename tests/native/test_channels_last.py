@@ -236,6 +236,7 @@ def test_written_inputs(seen):
     assert ours.stride() == eager.stride() and seen == [True]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", ["block", "levels", "patches", "squeeze"])  # the others are of two images
 @pytest.mark.parametrize("training", [False, True])
@@ -257,6 +258,7 @@ def test_batches_that_vary(name, training, seen, caplog):
         assert any(seen[-convolutions:])  # of the graph for all batches, the last one
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", ["levels", "norms", "parts", "patches", "pooled", "squeeze"])
 @pytest.mark.parametrize("training", [False, True])

@@ -125,6 +125,7 @@ def test_images_of_one_channel(image_layout, size):
     assert found.stride() == eager.stride()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.filterwarnings("error")

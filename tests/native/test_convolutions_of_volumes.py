@@ -38,6 +38,7 @@ WINDOWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("by_images")
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize(("count", "window", "stride", "padding", "dilation"), WINDOWS, ids=str)

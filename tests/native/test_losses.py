@@ -32,6 +32,7 @@ def both(loss, x, *rest):
     return results
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("weighted", [False, True])

@@ -73,6 +73,7 @@ def integers(x: torch.Tensor) -> list[torch.Tensor]:
     return [x[index[:, 0]], table.index_add(0, index[:, 1].abs(), x), (x * 9).to(torch.int16) // 7, x.to(torch.int8) ^ 3]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "function, dtype",
     [

@@ -89,6 +89,7 @@ CASES = [(program, (torch.float32, torch.float64)[(k + dynamic) % 2], dynamic)
          for k, program in enumerate(PROGRAMS) for dynamic in (False, True)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program,dtype,dynamic", CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_gradients_are_eagers(program, dtype, dynamic):
     x, h = torch.randn(3, 7, 6, dtype=dtype), torch.randn(3, 6, dtype=dtype)

@@ -112,6 +112,7 @@ def looked_up(x: Tensor) -> tuple[Tensor, ...]:
     return x[index] * 2, added, x.float().cumsum(-1) * 2, F.one_hot(index, 300).float() + 1
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", [norm_of_columns, norm_of_rows, places, turned, looked_up])
 def test_results_at_several_sizes(

@@ -62,6 +62,7 @@ def distance(result: torch.Tensor, exact: torch.Tensor) -> float:
     return float(away.square().mean().sqrt()) if away.numel() else 0.0
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("name", INPUTS)
 def test_no_reduction_is_less_accurate_than_eager(name: str, dim: int) -> None:

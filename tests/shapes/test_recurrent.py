@@ -31,6 +31,7 @@ def fresh() -> None:
     torch.manual_seed(0)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

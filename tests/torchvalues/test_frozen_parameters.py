@@ -119,6 +119,7 @@ def outcome(fn: Callable[..., Any], net: nn.Module, x: torch.Tensor) -> Any:
     return found, [None if each.grad is None else each.grad.tolist() for each in net.parameters()]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_as_in_eager(fn: Callable[..., Any], backend: str) -> None:
