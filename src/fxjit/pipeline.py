@@ -479,7 +479,7 @@ def _speculative(options: Options, code: types.CodeType, compiled: Callable[...,
                speculated: SpeculationCheck) -> SpeculativeGraph:
     """The graph for new code that goes on with the user's where the data is not as the trace took it to be."""
     written = _positions(speculated.undo.written, graph)
-    devices = _input_devices(graph)
+    devices = _input_devices(graph) if speculated.undo.draws else None
     give_up = entries.gives_up_speculation(code, options)
     return SpeculativeGraph(
         compiled, written, devices, code.co_qualname, give_up, speculated.undo.whole, settings_of(graph.graph))

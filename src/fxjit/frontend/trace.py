@@ -455,6 +455,10 @@ class Trace:
         self.speculation.allowed = before
         nodes += self.builder.since(mark)
 
+    @property
+    def captures_subgraph(self) -> bool:
+        return not self.speculation.allowed
+
     @contextlib.contextmanager
     def only_reading(self, function: str) -> Iterator[None]:
         """A write to a tensor that existed before breaks the graph."""

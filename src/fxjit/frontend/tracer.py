@@ -193,6 +193,10 @@ class SubgraphTracer(Protocol):
         """Operators emitted inside are no part of the graph: the list has them afterwards, for a graph of their own or for
         nothing. An effect on what existed before breaks the graph."""
 
+    @property
+    def captures_subgraph(self) -> bool:
+        """Whether operators are emitted that are no part of the graph."""
+
     def only_reading(self, function: str) -> AbstractContextManager[None]:
         """A write to a tensor that existed before breaks the graph."""
 

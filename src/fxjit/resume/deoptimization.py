@@ -141,28 +141,32 @@ class UndoableGraph:
 class SpeculativeGraph:
     """`graph` for new code: its outputs but the last, or None where that says no."""
 
-    def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device], name: str,
+    def __init__(self, graph: Callable[..., Any], written: tuple[int, ...], devices: frozenset[torch.device] | None, name: str,
                  give_up: Callable[[], None], whole: bool,
                  settings: Sequence[Callable[[], Callable[[], object]]] = ()) -> None:
         self._graph = graph
         #: Each gives what sets a setting back that the graph sets.
         self._settings = settings
-        #: The inputs that the graph writes to, whether their storages are saved whole, and what it may draw random numbers on.
+        #: The inputs that the graph writes to, whether their storages are saved whole, and the devices on which it may draw
+        #: random numbers besides the CPU; None where it draws none.
         self.written, self.whole, self.devices = written, whole, devices
-        self._generators = _generators(devices)
+        self._generators = [] if devices is None else _generators(devices)
         self._spare: list[list[torch.Tensor]] = []
+        #: Whether anything has to be undone where the check fails.
+        self._saves = bool(written or self._generators)
         self._name = name
         self._give_up = give_up
         self._failures = 0
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...] | None:
-        before = _Saved(inputs, self.written, self._generators, self._spare, self.whole)
+        before = _Saved(inputs, self.written, self._generators, self._spare, self.whole) if self._saves else None
         set_back = [saved() for saved in self._settings]
         error: Exception | None = None
         try:
             *outputs, check_held = self._graph(*inputs)
             if check_held:
-                self._spare.append(before.copies)
+                if before is not None:
+                    self._spare.append(before.copies)
                 return tuple(outputs)
         except Exception as failed:
             # What the graph computes behind the check may fail on data that does not pass it.
@@ -171,7 +175,8 @@ class SpeculativeGraph:
             error = failed
         for each in set_back:
             each()
-        before.restore()
+        if before is not None:
+            before.restore()
         self._report(error)
         return None
 

@@ -184,7 +184,7 @@ def _pack(code: CodeType, compiled: Compiled) -> dict[str, Any]:
 
 
 def _pack_speculative(graph: SpeculativeGraph) -> list[Any]:
-    return [list(graph.written), sorted(map(pack, graph.devices), key=repr), graph.whole]
+    return [list(graph.written), None if graph.devices is None else sorted(map(pack, graph.devices), key=repr), graph.whole]
 
 
 def _pack_results(bound: Collection[str | ResultOf]) -> Iterator[list[Any]]:
@@ -329,7 +329,7 @@ def _read_entry(options: Any, frame: Frame, stored: Stored) -> _C.Entry:
         if graph is not None and packed["speculative"] is not None:
             written, devices, whole = packed["speculative"]
             graph = _C.DisabledFunction(SpeculativeGraph(
-                graph, tuple(written), frozenset(map(unpack, devices)), code.co_qualname,
+                graph, tuple(written), None if devices is None else frozenset(map(unpack, devices)), code.co_qualname,
                 entries.gives_up_speculation(code, options), whole), opaque=True)
         new_code, ops = read_code(packed["code"], FrameCode(code, graph, codes)), tuple(packed["ops"])
     entry = _C.Entry(tree, new_code, Payload(guards, tuple(packed["arg_names"]), code.co_freevars, stored))

@@ -102,9 +102,13 @@ def _is_read_before_assignment(code: Code, name: str) -> bool:
     return False
 
 
+#: Names of functions that are called where something is wrong.
+_EXCEPTIONAL = ("warn", "warning", "exit")
+
+
 def is_exceptional(code: Code, index: int | None) -> bool:
-    """Whether all ways from the instruction at `index` lead to a `raise` whose exception is not handled here, or to a warning.
-    Programs are seldom there: what is decided by it costs time where it is wrong, and nothing else."""
+    """Whether all ways from the instruction at `index` lead to a `raise` whose exception is not handled here, to a warning, or
+    to the end of the process. Programs are seldom there: what is decided by it costs time where it is wrong, nothing else."""
     assert index is not None, "a jump has a target"
     known: dict[int, bool] = code.facts.setdefault("exceptional", {})
     if index not in known:
@@ -116,11 +120,11 @@ def is_exceptional(code: Code, index: int | None) -> bool:
 
 
 def _warnings(code: Code) -> frozenset[int]:
-    """The instructions that read `warnings.warn`, a logger's `warning`, or what else has such a name."""
+    """The instructions that read `warnings.warn`, a logger's `warning`, `sys.exit`, or what else has such a name."""
     found: frozenset[int] | None = code.facts.get("warnings")
     if found is None:
         found = code.facts["warnings"] = frozenset(
-            each.index for each in code.instructions if each.opname in _READS_NAME and each.argval in ("warn", "warning"))
+            each.index for each in code.instructions if each.opname in _READS_NAME and each.argval in _EXCEPTIONAL)
     return found
 
 

@@ -19,7 +19,7 @@ import torch
 
 from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import choices, protocol
+from fxjit.frontend.values import choices, deferred_numbers, protocol
 from fxjit.frontend.values.base import Raised, Value, callable_type
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import ClassValue
@@ -141,6 +141,8 @@ def round_(t: Tracer, number: Value, ndigits: Value | None = None) -> Value:
         t.raise_(TypeError, f"type {number.pytype().__name__} doesn't define __round__ method")
     if not digits and issubclass(number.pytype(), (int, float)):
         return protocol.unary(t, "round", number)
+    if (later := deferred_numbers.of_function(t, round, [number, *digits])) is not None:
+        return later
     if isinstance(number, RandomValue) and digits[0].is_constant():
         return compute(t, round, [number, *digits], may_fail=True)
     found = computed(t, round, [number, *digits])
@@ -572,6 +574,8 @@ def _extreme(fn: Any, op: str) -> None:
 
 
 def _pick(t: Tracer, items: list[Value], key: Value | None, op: str, fn: Any) -> Value:
+    if key is None and (later := deferred_numbers.of_function(t, fn, items)) is not None:
+        return later
     keys = items if key is None else [t.call(key, [item]) for item in items]
     if key is None and any(item.node is not None and item.pytype() in (int, float) for item in items):
         symbolic = _symbolic_extreme(t, items, fn)

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from fxjit.frontend.callables.core import concrete_or_break
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import descriptors, protocol, random_values
+from fxjit.frontend.values import deferred_numbers, descriptors, protocol, random_values
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import (
     Handler,
@@ -259,6 +259,8 @@ def _math(fn: Callable[..., Any]) -> None:
     def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if slot is None and not kwargs:
             found = random_values.of_math(t, fn, args)
+            if found is None:
+                found = deferred_numbers.of_function(t, fn, args)
             if found is not None:
                 return found
         if len(args) == 1 and not args[0].is_constant():

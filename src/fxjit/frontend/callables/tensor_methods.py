@@ -152,7 +152,7 @@ METHODS["__format__"] = _slot(lambda t, x, spec: t.break_("tensor-data", functio
 METHODS["is_set_to"] = lambda t, x, args, kwargs: t.break_("tensor-data", function="Tensor.is_set_to")  # fake ones are not
 METHODS["__contains__"] = _slot(lambda t, x, item: t.make(protocol.contains(t, x, item)), "__contains__")
 for _op in ("int", "float", "complex", "index"):
-    METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op))
+    METHODS[f"__{_op}__"] = _slot(lambda t, x, op=_op: as_number(t, x, op, defers=True))
 
 
 @method("__setitem__")
@@ -172,7 +172,7 @@ def _detach(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
 
 @method("item")
 def _item(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    return as_number(t, tensor, "item")
+    return as_number(t, tensor, "item", defers=True)
 
 
 @method("tolist")
@@ -181,7 +181,7 @@ def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
     if constant is not None:
         return _nested(t, constant.tolist())
     if tensor.fake.dim() == 0:
-        return as_number(t, tensor, "item")
+        return as_number(t, tensor, "item", defers=True)
     if not t.break_points.captures_scalars or not isinstance(tensor.fake.shape[0], int):
         t.break_("data-item", function="Tensor.tolist")
     return ListValue([protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])

@@ -13,6 +13,7 @@ from fxjit.frontend.values import protocol, set_history, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import NEW, ClassValue, SuperValue
+from fxjit.frontend.values.deferred_numbers import DeferredNumber
 from fxjit.frontend.values.deques import DequeValue, bound_of
 from fxjit.frontend.values.descriptors import metaclass_of
 from fxjit.frontend.values.functions import MethodValue
@@ -71,8 +72,8 @@ def _number(cls: type, slot: str) -> None:
 
 
 def _known_at_run_time(value: Value) -> bool:
-    """A number of the graph, or random one computed before it runs."""
-    return value.node is not None or isinstance(value, RandomValue)
+    """A number of the graph, or one computed before or behind it."""
+    return value.node is not None or isinstance(value, (RandomValue, DeferredNumber))
 
 
 def _fixed(t: Tracer, value: Value) -> Value:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import CellType, FunctionType
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_break_in
 from fxjit.frontend.interp.restart import BreakPoint, BreakPoints
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import deferred_numbers
 from fxjit.frontend.values.base import Lazy, NotConstant, Raised, Value
 from fxjit.frontend.values.exceptions import ExceptionValue
 from fxjit.frontend.values.namespaces import NamespaceValue, namespace_value
@@ -280,6 +282,9 @@ class Machine:
             index, step = index - 1, step - 1
         skip = resumability.why_not_resumable(place, index)
         if skip is not None:
+            if break_points.defers_numbers and deferred_numbers.are_made(self.t):
+                leave_trace(RestartTrace("the frame may go on where a number out of a tensor was read",
+                                         action=partial(setattr, break_points, "defers_numbers", False)))
             start = resumability.region_start(place, step, skip[0])
             if start is None:
                 leave_trace(SkipFrameSignal(skip[0], skip[1], signal.user_stack), signal)

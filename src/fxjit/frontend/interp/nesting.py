@@ -18,6 +18,7 @@ from fxjit.frontend.interp import resumability
 from fxjit.frontend.interp.stack_values import WithExitValue
 from fxjit.frontend.result import FrameState, InnerFrame
 from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import deferred_numbers
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.weakrefs import referred_before
 from fxjit.skips import marks
@@ -64,6 +65,7 @@ def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
     return found
 
 
+@deferred_numbers.can_break_here.provide
 def can_break_at_call(t: Tracer) -> bool:
     """Whether the graph can break at the call that the innermost frame is at, and there alone: no frame is given up for it."""
     if t.break_points.whole or breaks_are_errors(t):

@@ -12,6 +12,7 @@ from fxjit.frontend.interp.dispatch import op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.deferred_numbers import DeferredNumber
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 
@@ -26,12 +27,14 @@ def _speculated(m: Machine, i: Instruction, value: Value) -> bool | None:
     """What is taken for granted of `bool(value)` before a conditional jump. Where one side only raises, or warns, and the
     condition is data-dependent, the other side is speculated on and the graph checks it."""
     is_unknown = (tensor_methods.known_item(value) is None if isinstance(value, TensorValue)
-                  else isinstance(value, SymValue) and value.depends_on_data())
+                  else isinstance(value, DeferredNumber) or (isinstance(value, SymValue) and value.depends_on_data()))
     if is_unknown:
         if_true = is_exceptional(m.code, i.target if i.opname == "POP_JUMP_IF_TRUE" else i.index + 1)
         if_false = is_exceptional(m.code, i.index + 1 if i.opname == "POP_JUMP_IF_TRUE" else i.target)
-        if if_true is not if_false and m.t.speculate(_as_tensor(m, value), if_false):
-            return if_false
+        if if_true is not if_false:
+            tensor = _as_tensor(m, value)
+            if tensor is not None and m.t.speculate(tensor, if_false):
+                return if_false
     return None
 
 
@@ -41,7 +44,7 @@ def _jump_if(m: Machine, i: Instruction, wanted: bool) -> None:
     if truth is None:
         if joint_conditions.run(m, i, value):
             return
-        truth = protocol.truth(m.t, value)
+        truth = _truth(m, value)
     if truth is wanted:
         m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
 
@@ -50,15 +53,25 @@ def _jump_or_pop(m: Machine, i: Instruction, wanted: bool) -> None:
     value = m.stack.pop().realize()
     if joint_conditions.run(m, i, value):
         return
-    if protocol.truth(m.t, value) is wanted:
+    if _truth(m, value) is wanted:
         m.stack.append(value)
         m.jump(i.target)  # type: ignore[arg-type]  # a jump has a target
 
 
-def _as_tensor(m: Machine, value: Value) -> TensorValue:
-    made = value if isinstance(value, TensorValue) else m.t.emit(torch.scalar_tensor, [value])
-    assert isinstance(made, TensorValue)
+def _as_tensor(m: Machine, value: Value) -> TensorValue | None:
+    """The number as a tensor of the graph; None where the graph does not have it."""
+    if isinstance(value, DeferredNumber):
+        made = value.in_graph()
+    else:
+        made = value if isinstance(value, TensorValue) else m.t.emit(torch.scalar_tensor, [value])
+    assert made is None or isinstance(made, TensorValue)
     return made
+
+
+def _truth(m: Machine, value: Value) -> bool:
+    if isinstance(value, DeferredNumber):
+        value.decide()
+    return protocol.truth(m.t, value)
 
 
 @op("POP_JUMP_IF_TRUE")

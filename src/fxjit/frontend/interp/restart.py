@@ -58,6 +58,10 @@ class BreakPoints:
         self.takes_given_data = True
         #: Whether `torch.autograd.grad` is met, for which leaves that the trace makes are leaves in the graph.
         self.takes_gradients = False
+        #: Whether numbers out of tensors may be left to the running program, and the steps at which they are needed at once
+        #: (values/deferred_numbers.py).
+        self.defers_numbers = True
+        self.needed_numbers: set[int] = set()
         #: Ids of objects that were given, before this attempt, what eager would have given them by now.
         self.prepared: set[int] = set()
         #: Updated numbers that this frame's first complete trace found, and where that trace ended; None before there was one.

@@ -375,7 +375,7 @@ class TensorValue(SettableTensor, SuperLookup):
                 return own
             if overrides.innermost(t) is not None or overrides.overriding_arguments(t, [self]):
                 overrides.refuse(t, f"`{op}` of a tensor is asked for", [self])
-            return tensor_methods.as_number(t, self, op)
+            return tensor_methods.as_number(t, self, op, defers=True)
         return NOT_IMPLEMENTED
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:

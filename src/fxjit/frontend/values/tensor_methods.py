@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import given_numbers, protocol
+from fxjit.frontend.values import deferred_numbers, given_numbers, protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.known_tensors import known_elements
@@ -136,8 +136,9 @@ def known_item(tensor: GraphTensor) -> Any:
     return constant.item() if constant is not None else None
 
 
-def as_number(t: Tracer, tensor: GraphTensor, op: str) -> Value:
-    """`int(x)`, `float(x)`, `complex(x)`, `operator.index(x)`, and with op "item" the plain number."""
+def as_number(t: Tracer, tensor: GraphTensor, op: str, defers: bool = False) -> Value:
+    """`int(x)`, `float(x)`, `complex(x)`, `operator.index(x)`, and with op "item" the plain number; one that is known when the
+    graph has run, if that is enough and `defers`."""
     known = known_item(tensor)
     if known is not None:
         return t.make(known) if op == "item" else protocol.unary(t, op, t.make(known))
@@ -148,6 +149,9 @@ def as_number(t: Tracer, tensor: GraphTensor, op: str) -> Value:
     if kept is not None:
         return kept if op == "item" else protocol.unary(t, op, kept)
     if not t.break_points.captures_scalars or tensor.fake.dtype.is_complex:
+        later = deferred_numbers.deferred(t, tensor, op) if defers else None
+        if later is not None:
+            return later
         t.break_("data-item", function="Tensor.item" if op == "item" else op)
     number = t.emit("item", [tensor])
     return number if op == "item" else protocol.unary(t, op, number)

@@ -1,0 +1,332 @@
+"""Numbers out of tensors (`loss.item()`, `float(x)`) that the program passes on, sums up, or checks: they stay in the graph as
+tensors, and new code makes Python's numbers of them when the graph has run.
+
+What Python computes of such numbers (a running mean) it computes then, of the numbers themselves. A comparison is computed in
+the graph as well, where it gives what Python's gives, so that a check (`assert loss.item() < 1e8`) needs no break, and a
+decision breaks where it is made. Whoever needs the number while tracing has the trace begin anew and break where it was read,
+if a frame can be resumed there.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+import torch
+
+from fxjit.errors import RestartTrace, leave_trace
+from fxjit.frontend.tracer import Tracer
+from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.extension import ExtensionPoint
+from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.traits import Indistinct
+from fxjit.schemas import written_storages
+
+if TYPE_CHECKING:
+    from fxjit.frontend.interp.machine import Machine
+
+_FAMILY: Final = "deferred numbers"
+_INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_NUMBERS: Final = (bool, int, float)
+_WIDEST: Final[dict[type, torch.dtype]] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+#: Integers up to here are float64s, and float64s below half of it may have fractions.
+_EXACT: Final = 1 << 53
+#: Integers of more bits are left alone: they may be too large for a float.
+_MOST_BITS: Final = 900
+
+#: Whether the graph can break at the instruction that is running, and no frame is given up for it (interp/nesting.py).
+can_break_here: Final[ExtensionPoint[[Tracer], bool]] = ExtensionPoint("can_break_here")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a number was read: the step, in which frame, and whether the graph can break there."""
+
+    step: int
+    frame: Machine
+    can_break: bool
+
+
+def _unknown() -> None:
+    """The number is not computed in the graph."""
+
+
+class DeferredNumber(Indistinct):
+    """`fn(*args)`, a number of the type `kind`. `in_graph` computes it in the graph, exactly, or gives None; `bits`: the most
+    that it may have, of an integer."""
+
+    def __init__(self, t: Tracer, kind: type, fn: Callable[..., Any], args: Sequence[Value], origins: frozenset[Origin],
+                 in_graph: Callable[[], Value | None] = _unknown, bits: int = 0) -> None:
+        super().__init__(None)
+        self.kind, self.fn, self.args, self.origins, self.bits = kind, fn, tuple(args), origins, bits
+        self.in_graph = in_graph
+        self._t = t
+        t.new_source_state(_FAMILY)["made"] = True
+
+    def pytype(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"{self.kind.__name__} out of a tensor"
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(self.fn, *self.args)
+
+    # -- who needs it now ----------------------------------------------------------------------------------------
+
+    def refuse(self) -> NoReturn:
+        """The number has to be known while tracing."""
+        t = self._t
+        if all(origin.can_break for origin in self.origins):
+            needed = partial(t.break_points.needed_numbers.update, [origin.step for origin in self.origins])
+            leave_trace(RestartTrace("a number out of a tensor is needed", action=needed))
+        t.break_("data-item", function="Tensor.item")
+
+    def decide(self) -> NoReturn:
+        """The jump that is running goes by the truth of it: the graph breaks there, in the frame that read the number."""
+        t = self._t
+        if any(origin.frame is not t.running_frame for origin in self.origins):
+            self.refuse()
+        t.break_("data-branch", value=self.describe())
+
+    def as_constant(self) -> NoReturn:
+        self.refuse()
+
+    def graph_arg(self, t: Tracer) -> NoReturn:
+        self.refuse()
+
+    def may_be(self, other: Value) -> bool:
+        if other.is_constant():
+            return type(other.as_constant()) is self.kind
+        return isinstance(other, DeferredNumber) or other.node is not None
+
+    def distinguish(self, t: Tracer) -> NoReturn:
+        self.refuse()
+
+    def nb_bool(self, t: Tracer) -> NoReturn:
+        self.refuse()
+
+    def tp_hash(self, t: Tracer) -> NoReturn:
+        self.refuse()
+
+    def tp_repr(self, t: Tracer) -> NoReturn:
+        self.refuse()
+
+    def tp_str(self, t: Tracer) -> NoReturn:
+        self.refuse()
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.make(self.kind)
+        if not hasattr(self.kind, name):
+            return super().tp_getattro(t, name)
+        self.refuse()
+
+    # -- what Python computes of it ------------------------------------------------------------------------------
+
+    def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if not self._is_operand(other):
+            return NOT_IMPLEMENTED
+        left, right = (other, self) if reflected else (self, other)
+        kinds = {left.pytype(), right.pytype()}
+        if op not in ("+", "-", "*", "/") or bool in kinds or (op == "/" and not _is_other_than_zero(t, right)):
+            self.refuse()
+        widest = [_bits(each) for each in (left, right)]
+        bits = 0 if op == "/" or float in kinds else sum(widest) if op == "*" else max(widest) + 1
+        if max(*widest, bits) > _MOST_BITS:
+            self.refuse()
+        return _made(t, float if op == "/" or float in kinds else int, protocol.BINARY[op], [left, right], bits=bits)
+
+    def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
+        if op in ("neg", "pos", "abs") and self.kind is not bool:
+            of_tensor = partial(_of_tensor, t, protocol.UNARY[op], self) if self.kind is float else _unknown
+            return _made(t, self.kind, protocol.UNARY[op], [self], of_tensor, self.bits)
+        if op == "float":
+            return self if self.kind is float else _made(t, float, float, [self])
+        if op == "int" and self.kind is not float:
+            return self if self.kind is int else _made(t, int, int, [self], bits=1)
+        if op in ("index", "invert") and self.kind is float:
+            return NOT_IMPLEMENTED
+        self.refuse()
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if not self._is_operand(other):
+            return NOT_IMPLEMENTED
+        return _made(t, bool, protocol.COMPARE[op], [self, other], partial(_compared, t, op, self, other))
+
+    def _is_operand(self, other: Value) -> bool:
+        """Whether it is a number of Python's; a number of another kind, or what looks into this one (a text that it is put in),
+        has to know it."""
+        if other.is_constant():
+            known = other.as_constant()
+            if type(known) not in _NUMBERS and isinstance(known, (numbers.Number, str, bytes)):
+                self.refuse()
+            return type(known) in _NUMBERS
+        if isinstance(other, DeferredNumber):
+            return True
+        kind = other.pytype()
+        if kind in (list, tuple, str, bytes, bool) or issubclass(kind, np.generic) or (kind in _NUMBERS and other.node is None):
+            self.refuse()
+        return kind in _NUMBERS
+
+
+def deferred(t: Tracer, tensor: GraphTensor, op: str) -> Value | None:
+    """What `op` ("item", "int", "float") gives of a tensor with one element; None where the graph has to break for it."""
+    points, kind = t.break_points, _kind(tensor.fake)
+    if not (points.defers_numbers and points.reads_data) or t.captures_subgraph or t.steps in points.needed_numbers:
+        return None
+    if kind is None or op not in ("item", "int", "float") or (op == "int" and kind is float):
+        return None
+    if tensor.pytype() not in (torch.Tensor, torch.nn.Parameter) or _is_under_others(t):
+        return None
+    if getattr(tensor, "new_data", None) is not None or getattr(tensor, "set_late", None) is not None:
+        return None  # the graph has the tensor as it was
+    return _Read(t, tensor, op, kind, Origin(t.steps, t.running_frame, can_break_here(t)))
+
+
+def _kind(fake: torch.Tensor) -> type | None:
+    """The type of the number in such a tensor; None where it has not one element of a type that Python has."""
+    if not isinstance(fake.numel(), int) or fake.layout is not torch.strided or fake.device.type == "meta":
+        return None
+    return bool if fake.dtype is torch.bool else int if fake.dtype in _INTEGERS else float if fake.dtype in _FLOATS else None
+
+
+def _is_under_others(t: Tracer) -> bool:
+    """Whether a transform or a mode of the program's sees what is done with tensors."""
+    return bool(overrides.entered_transforms(t) or overrides.entered_modes(t)) or overrides.innermost(t) is not None
+
+
+class _Read(DeferredNumber):
+    """The number in a tensor, as the tensor was when it was read."""
+
+    def __init__(self, t: Tracer, tensor: GraphTensor, op: str, kind: type, origin: Origin) -> None:
+        convert: type | None = {"int": int, "float": float}.get(op)
+        kind = convert or kind
+        super().__init__(t, kind, convert or number_in, (), frozenset([origin]), self._computed, bits=64 if kind is int else 1)
+        self._tensor = tensor
+        # Torch warns where a tensor that requires grad is converted by `float` or `int`.
+        detaches = tensor.fake.requires_grad and op == "item"
+        self._copy = t.emit("clone", [t.emit("detach", [tensor]) if detaches else tensor])
+        assert self._copy.node is not None, "a tensor of the graph"
+        self._copy.node.meta["only_if_used"] = True
+
+    def _computed(self) -> Value:
+        t, number, fake = self._t, self._copy, self._tensor.fake
+        if fake.requires_grad:
+            number = t.emit("detach", [number])
+        if fake.dim():
+            number = t.emit("reshape", [number, t.make(())])
+        return t.emit("to", [number, t.make(_WIDEST[self.kind])])
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        node = self._copy.node
+        assert node is not None
+        changes = bool(written_storages(node.graph)) or (self._tensor.source is not None and bool(cg.effects.records()))
+        cg.call(self.fn, self._copy if changes else self._tensor)
+
+
+def number_in(tensor: torch.Tensor) -> Any:
+    """Run-time helper of new code."""
+    return tensor.item()
+
+
+def are_made(t: Tracer) -> bool:
+    """Whether this trace has such numbers."""
+    return bool(t.new_source_state(_FAMILY))
+
+
+def is_deferred(value: Value) -> bool:
+    """Whether a number is known only when the graph has run."""
+    return isinstance(value, DeferredNumber)
+
+
+def of_function(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Value | None:
+    """`fn(*args)`, a function of Python's with a deferred number among its arguments; None where there is none, or where what
+    it gives is another kind of number for other arguments, or nothing at all."""
+    if fn in _CLASSES_OF_NUMBERS and len(args) == 1 and isinstance(args[0], GraphTensor):
+        args = [protocol.unary(t, "float", args[0])]
+    if not any(map(is_deferred, args)) or not all(is_deferred(each) or _is_known(each) or _is_symbol(each) for each in args):
+        return None
+    kinds = {each.pytype() for each in args}
+    if fn in (min, max):
+        return _made(t, kinds.pop(), fn, args, bits=max(map(_bits, args))) if len(kinds) == 1 else None
+    if fn is round:
+        digits = args[1].as_constant() if len(args) == 2 and args[1].is_constant() else None
+        return _made(t, float, fn, args) if args[0].pytype() is float and type(digits) is int and digits >= 0 else None
+    in_torch = _CLASSES_OF_NUMBERS.get(fn)
+    if in_torch is None or kinds != {float} or len(args) != 1:
+        return None
+    return _made(t, bool, fn, args, partial(_of_tensor, t, in_torch, args[0]))
+
+
+_CLASSES_OF_NUMBERS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    math.isnan: torch.isnan, math.isinf: torch.isinf, math.isfinite: torch.isfinite,
+}
+
+
+def _made(t: Tracer, kind: type, fn: Callable[..., Any], args: Sequence[Value],
+          in_graph: Callable[[], Value | None] = _unknown, bits: int = 0) -> DeferredNumber:
+    origins = frozenset[Origin]().union(*[each.origins for each in args if isinstance(each, DeferredNumber)])
+    return DeferredNumber(t, kind, fn, args, origins, in_graph, bits)
+
+
+def _is_known(value: Value) -> bool:
+    return value.is_constant() and type(value.as_constant()) in _NUMBERS
+
+
+def _is_symbol(value: Value) -> bool:
+    return value.node is not None and value.pytype() in (int, float)
+
+
+def _is_other_than_zero(t: Tracer, divisor: Value) -> bool:
+    """Whether one can divide by it, whatever the graph computes; of a number that varies that is a guard."""
+    if divisor.is_constant():
+        return bool(divisor.as_constant() != 0)
+    return _is_symbol(divisor) and protocol.truth(t, protocol.compare(t, "!=", divisor, t.make(0)))
+
+
+def _bits(value: Value) -> int:
+    if isinstance(value, DeferredNumber):
+        return value.bits
+    known = value.as_constant() if value.is_constant() else 0
+    return int(known).bit_length() if type(known) in (bool, int) and known else 64 if value.pytype() is int else 0
+
+
+def _of_tensor(t: Tracer, fn: Callable[..., Any], number: Value) -> Value | None:
+    tensor = number.in_graph() if isinstance(number, DeferredNumber) else None
+    return None if tensor is None else t.emit(fn, [tensor])
+
+
+def _compared(t: Tracer, op: str, left: DeferredNumber, right: Value) -> Value | None:
+    """The comparison of the graph, where it is exact."""
+    tensor = _operand(t, left)
+    if tensor is None:
+        return None
+    if isinstance(right, DeferredNumber):
+        other = _operand(t, right) if (right.kind is float) is (left.kind is float) else None
+        return None if other is None else t.emit(protocol.COMPARE[op], [tensor, other])
+    if not right.is_constant():
+        return None
+    known = right.as_constant()
+    if left.kind is not float and isinstance(known, float):
+        if math.isfinite(known) and known == int(known):
+            known = int(known)
+        elif math.isfinite(known) and abs(known) > _EXACT >> 1:
+            return None
+        else:
+            tensor = t.emit("to", [tensor, t.make(torch.float64)])
+    if isinstance(known, int) and abs(known) > (_EXACT if left.kind is float else (1 << 63) - 1):
+        return None
+    return t.emit(protocol.COMPARE[op], [tensor, t.make(float(known) if left.kind is float else known)])
+
+
+def _operand(t: Tracer, number: DeferredNumber) -> Value | None:
+    tensor = number.in_graph()
+    return t.emit("to", [tensor, t.make(torch.int64)]) if tensor is not None and number.kind is bool else tensor
