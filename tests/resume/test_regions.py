@@ -192,7 +192,7 @@ def calls_a_method(x: Any) -> Any:
 #: Operators of the graphs of each: what stands before the block, and behind it.
 PROGRAMS = {
     in_a_try: [3, 3], raises_in_a_try: [3, 3], in_a_finally: [3, 3], in_a_with: [3, 3], under_a_lock: [7], in_a_for: [3, 4],
-    in_a_while: [3, 3], leaves_by_break: [7, 4], leaves_by_return: [3, 3], under_no_grad: [8, 7], closes_over: [3, 2, 3],
+    in_a_while: [3, 3], leaves_by_break: [7, 1, 4], leaves_by_return: [7, 3], under_no_grad: [8, 7], closes_over: [3, 2, 3],
     leaves_something_behind: [3, 3], calls_a_method: [3, 5],
 }  # fmt: skip
 

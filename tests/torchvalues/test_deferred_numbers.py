@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.differential import assert_same, outcome
@@ -199,9 +202,62 @@ def test_checks_of_several_numbers_do_not_break() -> None:
     assert not _breaks()
 
 
-def needed(x: Tensor) -> Any:
-    count = int((x > 0).sum())
-    return x[:count], torch.zeros(count), [0] * count, "%d" % count, f"{count}", x * count, 1 / (count + 1), 2**count
+USES: dict[str, Callable[[Tensor, Any], Any]] = {
+    "slice": lambda x, n: x[:n], "index": lambda x, n: x[n], "size": lambda x, n: torch.zeros(n),
+    "list": lambda x, n: [0] * n, "list to the right": lambda x, n: n * [0], "range": lambda x, n: list(range(n)),
+    "printf": lambda x, n: "%d" % n, "text": lambda x, n: f"{n}", "str": lambda x, n: str(n), "repr": lambda x, n: repr(n),
+    "tensor times": lambda x, n: x * n, "times tensor": lambda x, n: n * x, "tensor plus": lambda x, n: x.clone().add_(n),
+    "in place": lambda x, n: x.clone().__iadd__(n), "power of a tensor": lambda x, n: x**n, "compared": lambda x, n: x < n,
+    "compared to the left": lambda x, n: n < x, "equal": lambda x, n: x == n, "matrix": lambda x, n: x @ n,
+    "alpha": lambda x, n: x.add(x, alpha=n), "tensor of it": lambda x, n: torch.tensor(n),
+    "tensors": lambda x, n: torch.tensor([n, 1]), "function": lambda x, n: torch.full((2,), n), "power": lambda x, n: 2**n,
+    "floor": lambda x, n: 7 // n, "mod": lambda x, n: n % 2, "array": lambda x, n: np.float64(2) * n,
+    "array of it": lambda x, n: np.array([n]), "numpy": lambda x, n: np.isnan(n), "complex": lambda x, n: n * 1j,
+    "fraction": lambda x, n: Fraction(1, 2) * n, "none plus": lambda x, n: n + None, "text plus": lambda x, n: "a" + n,
+    "bool": lambda x, n: bool(n), "hash": lambda x, n: {n: 1}, "among": lambda x, n: n in (1, 2, 3),
+    "sorted": lambda x, n: sorted([n, 0]), "method": lambda x, n: n.bit_length(), "real": lambda x, n: n.real,
+    "object": lambda x, n: Scaled(2) * n, "object to the right": lambda x, n: n * Scaled(2),
+    "root": lambda x, n: math.sqrt(n), "floor of it": lambda x, n: math.floor(n), "integer": lambda x, n: int(n / 2),
+    "divmod": lambda x, n: divmod(n, 2), "pow": lambda x, n: pow(n, 2), "shift": lambda x, n: 1 << n,
+    "sum": lambda x, n: sum([n, x]), "and": lambda x, n: n and 1, "not": lambda x, n: not n,
+    "flag times": lambda x, n: (n > 1) * 2, "flag is": lambda x, n: (n > 1) is True, "max": lambda x, n: max(n, 2.5),
+    "round": lambda x, n: round(n / 3), "copy": lambda x, n: copy.deepcopy([n]), "called": lambda x, n: n(),
+    "item": lambda x, n: n.item(), "iterated": lambda x, n: [each for each in n], "len": lambda x, n: len(n),
+    "none": lambda x, n: n == None,  # noqa: E711
+}  # fmt: skip
+
+
+class Scaled:
+    """Has operators of its own."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __mul__(self, other: Any) -> Any:
+        return ("times", self.by, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return ("times to the right", self.by, other)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_used_while_tracing(use: str) -> None:
+    """What is raised where a number is needed is the program's, and what breaks there is not."""
+    def program(x: Tensor) -> Any:
+        y = x + 1
+        return USES[use](y, (x > 0).sum().item())
+
+    def caught(x: Tensor) -> Any:
+        number = (x > 0).sum().item()
+        try:
+            return USES[use](x, number)
+        except Exception as error:  # noqa: BLE001 - an exception is an outcome
+            return type(error), str(error)
+
+    for fn in (program, caught):
+        compiled = fxjit.compile(fn, backend="eager")
+        for x in (torch.tensor([1.0, -2.0]), torch.tensor([1.0, 2.0]), torch.tensor([-1.0, -2.0])):
+            assert_same(outcome(compiled, (x,)), outcome(fn, (x,)))
 
 
 def needed_in_a_loop(x: Tensor) -> Any:
@@ -256,7 +312,7 @@ def of_flags(x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("fn", [
-    needed, needed_in_a_loop, needed_in_a_block, decided, decided_in_a_call, until, divided_by_what_may_be_zero,
+    needed_in_a_loop, needed_in_a_block, decided, decided_in_a_call, until, divided_by_what_may_be_zero,
     divided_by_a_number, of_many, of_flags,
 ], ids=lambda fn: fn.__name__)  # fmt: skip
 def test_what_needs_the_number(fn: Callable[..., Any]) -> None:

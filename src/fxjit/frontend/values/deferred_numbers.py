@@ -10,13 +10,11 @@ if a frame can be resumed there.
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import numpy as np
 import torch
 
 from fxjit.errors import RestartTrace, leave_trace
@@ -162,19 +160,16 @@ class DeferredNumber(Indistinct):
         return _made(t, bool, protocol.COMPARE[op], [self, other], partial(_compared, t, op, self, other))
 
     def _is_operand(self, other: Value) -> bool:
-        """Whether it is a number of Python's; a number of another kind, or what looks into this one (a text that it is put in),
-        has to know it."""
+        """Whether it is a number of Python's. Whatever else takes a number, or looks into it (a tensor, a text), has to know
+        it; None takes none."""
         if other.is_constant():
-            known = other.as_constant()
-            if type(known) not in _NUMBERS and isinstance(known, (numbers.Number, str, bytes)):
+            if other.as_constant() is None:
+                return False
+            if not _is_known(other):
                 self.refuse()
-            return type(known) in _NUMBERS
-        if isinstance(other, DeferredNumber):
-            return True
-        kind = other.pytype()
-        if kind in (list, tuple, str, bytes, bool) or issubclass(kind, np.generic) or (kind in _NUMBERS and other.node is None):
+        elif not isinstance(other, DeferredNumber) and not _is_symbol(other):
             self.refuse()
-        return kind in _NUMBERS
+        return True
 
 
 def deferred(t: Tracer, tensor: GraphTensor, op: str) -> Value | None:
