@@ -1,5 +1,5 @@
 """Functions of autograd whose `backward` changes the context that `forward` left for it, so that a second one finds it
-otherwise (`retain_graph=True`), or raises."""
+otherwise (`retain_graph=True`), raises, or gives what autograd refuses."""
 
 from __future__ import annotations
 
@@ -88,6 +88,47 @@ class RaisesForSome(Raises):
         return gradient * 2, None
 
 
+class KeepsWhatItIsGiven(Raises):
+    """What it writes it does not read before: the second one finds it written, which is the same to it."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.gradient = gradient * 2
+        ctx.gradient = ctx.gradient + 1
+        return ctx.gradient, None
+
+
+class ReadsItsDict(Freed):
+    @staticmethod
+    def backward(ctx, gradient):
+        scale = len(ctx.__dict__)
+        ctx.more = 1
+        return gradient * scale, None
+
+
+class SavesAgain(Freed):
+    """What is saved after `forward` is not saved."""
+
+    @staticmethod
+    def forward(ctx, x, settings):
+        ctx.save_for_backward(x)
+        ctx.settings = settings
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        ctx.save_for_backward(gradient, x)
+        ctx.mark_dirty(gradient)
+        return gradient * x + ctx.saved_tensors[0], None
+
+
+class GivesOneTooMany(Raises):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, gradient
+
+
 class Settings:
     scale = 3.0
 
@@ -132,7 +173,7 @@ def test_checkpoints_of_the_programs_own_are_in_the_graph(backend):
     torch.testing.assert_close(gradients(fxjit.compile(lambda x: model(x), backend=backend, fullgraph=True)), expected)
 
 
-FUNCTIONS = [Freed, SetToNone, Counted, Raises, RaisesForSome]
+FUNCTIONS = [Freed, SetToNone, Counted, Raises, RaisesForSome, KeepsWhatItIsGiven, ReadsItsDict, SavesAgain, GivesOneTooMany]
 
 
 @pytest.mark.parametrize("cls", FUNCTIONS)
@@ -157,8 +198,8 @@ def test_compiled_backward_does_as_in_eager(cls):
                                [each for each in expected if not isinstance(each, str)])
 
 
-@pytest.mark.parametrize("cls", [Freed])
-def test_what_frees_its_context_is_in_the_graph(cls):
+@pytest.mark.parametrize("cls", [Freed, KeepsWhatItIsGiven])
+def test_what_comes_of_it_is_in_the_graph(cls):
     program = fxjit.compile(lambda x: cls.apply(x.sin(), Settings()) + 1, backend="eager", fullgraph=True)
     outcome(program, (2,))
 

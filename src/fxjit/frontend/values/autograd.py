@@ -166,6 +166,7 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
         result = t.call(forward, given, None)
         t.call(protocol.getattr_(t, owner, "setup_context"), [ctx, TupleValue(given), result], None)
     set_grad_mode(t, before)
+    ctx.end_forward(t)
     given = [arg for arg in given if arg not in ctx.dirty]
     if any(result is arg for arg in given) and isinstance(result, TensorValue):
         result = t.emit("view_as", [result, result])
@@ -180,10 +181,9 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> TracedFu
     outputs = protocol.unpack(t, result) if issubclass(result.pytype(), tuple) else [result]
     gradients = [t.emit(torch.empty_like, [output]) if isinstance(output, TensorValue) else t.make(None)
                  for output in outputs]
-    left = dict(t.effects.stored_attrs(ctx))
     with run_later(t, f"{cls.__qualname__}.apply", private=ctx):
         backward = _backward(t, owner, ctx, gradients)
-    again = None if left == t.effects.stored_attrs(ctx) else functools.partial(_backward, t, owner, ctx, gradients)
+    again = functools.partial(_backward, t, owner, ctx, gradients) if ctx.is_found_otherwise(t) else None
     return TracedFunction(cls, ctx, result, outputs, gradients, backward, again)
 
 

@@ -6,7 +6,7 @@ before, or `apply` was given objects that no graph takes.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -36,8 +36,23 @@ class FunctionContextValue(UserObjectValue):
         #: What has no gradient, and whether gradients that are missing are zeros.
         self.fixed: list[Value] = []
         self.materializes = True
+        #: The attributes as `forward` left them, and which of those `backward` looked at before it changed them.
+        self.left: Mapping[str, Value | None] | None = None
+        self.read: set[str] = set()
+
+    def end_forward(self, t: Tracer) -> None:
+        """From here on autograd takes no notice of what is saved and marked."""
+        self.left = dict(t.effects.stored_attrs(self))
+
+    def is_found_otherwise(self, t: Tracer) -> bool:
+        """Whether `backward` has changed what it looks at, so that another one would find it otherwise."""
+        now, left = t.effects.stored_attrs(self), self.left or {}
+        changed = {name for name in {*now, *left} if now.get(name) is not left.get(name) or (name in now) != (name in left)}
+        return bool(changed & self.read) or (bool(changed) and "__dict__" in self.read)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
+        if self.left is not None and t.effects.stored_attrs(self).get(name) is self.left.get(name):
+            self.read.add(name)
         if name == "needs_input_grad":
             return TupleValue(self.needs_grad)
         if name in ("saved_tensors", "saved_variables"):
@@ -47,14 +62,16 @@ class FunctionContextValue(UserObjectValue):
         return super().tp_getattro(t, name)
 
     def meth_save_for_backward(self, t: Tracer, *tensors: Value) -> Value:
-        self.saved = list(tensors)
+        if self.left is None:
+            self.saved = list(tensors)
         return t.make(None)
 
     def meth_save_for_forward(self, t: Tracer, *tensors: Value) -> Value:
         return t.make(None)
 
     def meth_mark_non_differentiable(self, t: Tracer, *tensors: Value) -> Value:
-        self.fixed = list(tensors)
+        if self.left is None:
+            self.fixed = list(tensors)
         return t.make(None)
 
     def meth_set_materialize_grads(self, t: Tracer, value: Value) -> Value:
@@ -62,7 +79,8 @@ class FunctionContextValue(UserObjectValue):
         return t.make(None)
 
     def meth_mark_dirty(self, t: Tracer, *tensors: Value) -> Value:
-        self.dirty = list(tensors)
+        if self.left is None:
+            self.dirty = list(tensors)
         return t.make(None)
 
 
@@ -77,7 +95,7 @@ class TracedFunction:
     #: Stand-ins for the gradients of the outputs.
     gradients: Sequence[Value]
     backward: Value
-    #: Traces `backward` once more, if it left its context otherwise than it found it.
+    #: Traces `backward` once more, if that may find its context otherwise.
     again: Callable[[], Value] | None
 
 
@@ -91,7 +109,7 @@ def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
 
 def raised_again(t: Tracer, name: str, traced: TracedFunction) -> tuple[str, str] | None:
     """The class and message of what `backward` raises where it runs once more (`retain_graph=True`) on a context from which it
-    has deleted what it needs; None where it leaves its context as it found it. A break where it would come to anything else."""
+    has deleted what it needs; None where it finds its context as before. A break where it would come to anything else."""
     if traced.again is None:
         return None
     error: Value | None = None
@@ -129,7 +147,7 @@ def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequenc
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     operands, made, taken = ([*map(_node, values)] for values in (tensors, results, ctx.saved))
     stand_ins = [_node(each) for each in traced.gradients if isinstance(each, TensorValue)]
-    found = _gradients(t, traced.backward, len(given))
+    found = _gradients(t, traced.backward, given)
     if found is None or len(set(made)) < len(made) or not set(made) <= set(forward) or not set(ctx.fixed) <= set(results):
         refuse("its results are arguments, or its gradients are not those of its arguments")
     gradients = [found[place] for place, arg in enumerate(given) if isinstance(arg, TensorValue)]
@@ -183,12 +201,13 @@ def _reads(nodes: Sequence[torch.fx.Node], results: Sequence[torch.fx.Node], kno
     return [node for node in used if node not in own and node.op != "get_attr"]
 
 
-def _gradients(t: Tracer, backward: Value, count: int) -> list[Value] | None:
+def _gradients(t: Tracer, backward: Value, given: Sequence[Value]) -> list[Value] | None:
     """One for each argument, tensors or None; None where eager would complain."""
     found = protocol.unpack(t, backward) if issubclass(backward.pytype(), tuple) else [backward]
-    if len(found) < count or not all(isinstance(each, TensorValue) or _is_none(each) for each in found):
+    if len(found) < len(given) or not all(isinstance(each, TensorValue) or _is_none(each) for each in found):
         return None
-    return found[:count] if all(map(_is_none, found[count:])) else None
+    fitting = all(isinstance(arg, TensorValue) or _is_none(each) for arg, each in zip(given, found, strict=False))
+    return found[: len(given)] if fitting and all(map(_is_none, found[len(given):])) else None
 
 
 def _is_none(value: Value) -> bool:
