@@ -146,19 +146,36 @@ def test_a_factor_that_is_a_tensor_multiplies_what_eagers_loop_multiplies(name, 
     torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax"])
-def test_compiled_steps_are_eagers_to_the_last_bit(name):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "Adagrad", "RAdam"])
+def test_compiled_steps_are_eagers_to_the_last_bit(name, dtype):
     results = []
     for compiled in (False, True):
         generator = torch.Generator().manual_seed(0)
-        parameter = nn.Parameter(torch.randn(500, generator=generator))
+        parameter = nn.Parameter(torch.randn(500, generator=generator, dtype=dtype))
         optimizer = getattr(torch.optim, name)([parameter], lr=1e-2, weight_decay=0.01)
         step = fxjit.compile(lambda: optimizer.step(), backend="eager") if compiled else optimizer.step  # noqa: B023, PLW0108
         for _ in range(6):
-            parameter.grad = torch.randn(500, generator=generator)
+            parameter.grad = torch.randn(500, generator=generator, dtype=dtype)
             step()
         results.append(parameter.detach().clone())
-    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+    # Powers and roots of numbers are Python's in eager, which tells in a float64.
+    torch.testing.assert_close(results[1], results[0], rtol=0 if dtype is torch.float32 else 1e-14, atol=0)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_number_that_is_kept_in_float32_is_calculated_with_in_float64(foreach):
+    """NAdam's product of factors; one rounding of it differs, by how eager multiplies a tensor by a number."""
+    values = []
+    for compiler in (lambda step: step, lambda step: fxjit.compile(step, backend="eager")):
+        parameter = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        optimizer = torch.optim.NAdam([parameter], lr=1.0, foreach=foreach)
+        step = compiler(lambda: optimizer.step())  # noqa: B023, PLW0108
+        for _ in range(3):
+            parameter.grad = torch.full((3,), 0.5, dtype=torch.float64)
+            step()
+        values.append(parameter.detach().clone())
+    torch.testing.assert_close(values[1], values[0], rtol=0, atol=2e-8)
 
 
 @pytest.mark.parametrize("dtypes", HALF, ids=["float32", "bfloat16", "mixed"])
