@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     once: bool
     name: str
     #: The name and message of the exception that the program's `backward` raises when it runs a second time, if it does.
-    again: tuple[str, str] | None
+    repeat_error: tuple[str, str] | None
 
 
 def layout_of_gradient(result: torch.Tensor) -> tuple[int, ...] | None:
@@ -88,9 +88,9 @@ class _Traced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        if ctx.plan.again is not None:
+        if ctx.plan.repeat_error is not None:
             if ctx.ran:
-                error, message = ctx.plan.again
+                error, message = ctx.plan.repeat_error
                 raise getattr(builtins, error)(message)
             ctx.ran = True
         saved = ctx.saved_tensors if any(place >= 0 for place in ctx.plan.takes) else ()

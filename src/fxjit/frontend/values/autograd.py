@@ -34,8 +34,8 @@ from fxjit.frontend.values.traced_functions import (
     FunctionContextValue,
     TracedFunction,
     apply_as_traced,
+    error_when_repeated,
     graph_arguments,
-    raised_again,
 )
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
@@ -103,10 +103,10 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         rehearsed = [_number_by_itself(t, arg) for arg in given]
         traced = _rehearse(t, owner, cls, rehearsed)
         changed = anything_was_read()
-    again = raised_again(t, name, traced)
+    repeat_error = error_when_repeated(t, name, traced)
     numbers = [arg.node for arg, before in zip(rehearsed, given, strict=True) if arg is not before]
     if operands is None or changed or _reads_the_program(nodes, operands, numbers):
-        return apply_as_traced(t, name, traced, given, nodes, numbers, again)
+        return apply_as_traced(t, name, traced, given, nodes, numbers, repeat_error)
     function = apply_function(cls)
     function.runs_once = any(runs_once(node.target) for node in nodes)  # type: ignore[attr-defined]  # (schemas.py)
     dirty = traced.ctx.dirty
@@ -120,7 +120,7 @@ def _apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     else:
         t.discard(nodes)
         return result
-    return apply_as_traced(t, name, traced, given, nodes, numbers, again)
+    return apply_as_traced(t, name, traced, given, nodes, numbers, repeat_error)
 
 
 def _defaults_behind(t: Tracer, forward: Value, given: int) -> list[Value]:
@@ -183,8 +183,8 @@ def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> TracedFu
                  for output in outputs]
     with run_later(t, f"{cls.__qualname__}.apply", private=ctx):
         backward = _backward(t, owner, ctx, gradients)
-    again = functools.partial(_backward, t, owner, ctx, gradients) if ctx.is_found_otherwise(t) else None
-    return TracedFunction(cls, ctx, result, outputs, gradients, backward, again)
+    repeat = functools.partial(_backward, t, owner, ctx, gradients) if ctx.is_found_otherwise(t) else None
+    return TracedFunction(cls, ctx, result, outputs, gradients, backward, repeat)
 
 
 def _backward(t: Tracer, owner: Value, ctx: FunctionContextValue, gradients: Sequence[Value]) -> Value:

@@ -96,7 +96,7 @@ class TracedFunction:
     gradients: Sequence[Value]
     backward: Value
     #: Traces `backward` once more, if that may find its context otherwise.
-    again: Callable[[], Value] | None
+    repeat: Callable[[], Value] | None
 
 
 def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
@@ -107,15 +107,15 @@ def graph_arguments(t: Tracer, given: Sequence[Value]) -> list[Any] | None:
         return None
 
 
-def raised_again(t: Tracer, name: str, traced: TracedFunction) -> tuple[str, str] | None:
+def error_when_repeated(t: Tracer, name: str, traced: TracedFunction) -> tuple[str, str] | None:
     """The class and message of what `backward` raises where it runs once more (`retain_graph=True`) on a context from which it
     has deleted what it needs; None where it finds its context as before. A break where it would come to anything else."""
-    if traced.again is None:
+    if traced.repeat is None:
         return None
     error: Value | None = None
     with t.capture_subgraph(name) as nodes:
         try:
-            traced.again()
+            traced.repeat()
         except Raised as raised:
             error = raised.value
     t.discard(nodes)
@@ -127,9 +127,9 @@ def raised_again(t: Tracer, name: str, traced: TracedFunction) -> tuple[str, str
 
 
 def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequence[Value], nodes: Sequence[torch.fx.Node],
-                    numbers: Sequence[torch.fx.Node | None], again: tuple[str, str] | None) -> Value:
-    """`apply` of what was traced as `nodes`. `numbers`: those among them that stand for arguments. `again`: what `backward`
-    raises the second time."""
+                    numbers: Sequence[torch.fx.Node | None], repeat_error: tuple[str, str] | None) -> Value:
+    """`apply` of what was traced as `nodes`. `numbers`: those among them that stand for arguments. `repeat_error`: what
+    `backward` raises the second time."""
     def refuse(why: str) -> NoReturn:
         t.break_("call-autograd-engine", function=name, why=why)
 
@@ -165,7 +165,7 @@ def apply_as_traced(t: Tracer, name: str, traced: TracedFunction, given: Sequenc
         takes=tuple(taken.index(node) if node in saved else ~kept.index(node) for node in needs),
         gradients=tuple(computed.index(_node(each)) if isinstance(each, TensorValue) else -1 for each in gradients),
         once=_is_once(traced.cls) or any(map(_sets_grad_mode, backward)), name=traced.cls.__name__,
-        again=again)
+        repeat_error=repeat_error)
     graphs = [t.subgraph(forward, [*operands, *read], [*made, *inner]), t.subgraph(backward, [*needs, *stand_ins], computed)]
     t.discard(nodes)
     found_values = iter(protocol.unpack(t, t.emit(apply_traced, [*graphs, tuple(plan), tuple(read), *operands])))
