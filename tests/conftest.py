@@ -35,19 +35,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
+#: A test of several crossed parameters with so many programs or more is a sweep of share 2.
+CROSSED = 12
+
+
+def share_of(item: pytest.Item, programs: int) -> int:
+    """Of so many programs that a test runs, one in this number does by default."""
+    marker = item.get_closest_marker("sweep")
+    if marker is not None:
+        return int(marker.args[0])
+    crossed = programs >= CROSSED and len(list(item.iter_markers("parametrize"))) > 1
+    return 2 if crossed else 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the programs of a test that is marked `sweep` one in its share runs, along the diagonals of what the parameters span,
-    so that each of their values is in some. Tests that are named one by one always run."""
+    """Of the programs of a test that is marked `sweep`, or has several parameters, one in its share runs, along the diagonals of
+    what the parameters span, so that each of their values is in some. Tests that are named one by one always run."""
     if config.getoption("--all-sweeps") or any("::" in each for each in config.args):
         return
-    seen: Counter[str] = Counter()
+    names = [item.nodeid.partition("[")[0] for item in items]
+    programs, seen = Counter(names), Counter[str]()
     kept, left_out = [], []
-    for item in items:
-        marker = item.get_closest_marker("sweep")
-        if marker is None:
-            kept.append(item)
-            continue
-        share, name = marker.args[0], item.nodeid.partition("[")[0]
+    for item, name in zip(items, names, strict=True):
+        share = share_of(item, programs[name])
         (left_out if (seen[name] + seen[name] // share) % share else kept).append(item)
         seen[name] += 1
     if left_out:

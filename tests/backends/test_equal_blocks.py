@@ -254,7 +254,7 @@ IN_INFERENCE = ("nine", "a shared bias", "one is frozen", "a view of the input",
                 "written statistics")
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(("name", "trains"), [*((name, True) for name in CASES), *((name, False) for name in IN_INFERENCE)])
 def test_the_graphs_are_those_of_the_whole_trace(name: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     build, missing, in_training = CASES[name]

@@ -36,7 +36,7 @@ def outcome(fn: Callable[..., Any], op: Any, number: int) -> tuple[Any, ...]:
     return raised, state.before, state.after, state.written.tolist()
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("backend", WAYS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_refused_inputs_raise_as_in_eager(name: str, backend: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -54,7 +54,7 @@ def told(call: Callable[..., Any], x: T) -> list[Any]:
     return facts
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("use", USES)

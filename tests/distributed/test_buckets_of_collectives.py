@@ -108,6 +108,7 @@ def run(name: str) -> list[str]:
     return [each for each in made if each != "wait_tensor"]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.__name__)
 def test_small_neighbours_are_one_call(ranks: Any, program: Callable[[torch.Tensor], Any]) -> None:
     assert ranks(run, program.__name__) == [PROGRAMS[program]] * 2

@@ -106,6 +106,7 @@ DECISIONS = [pytest.param(backend, name, (place + number) % 2 == 0, id=f"{backen
              for number, backend in enumerate(["aot_eager", "native"]) for place, name in enumerate(PROGRAMS)]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("backend", "name", "together"), DECISIONS)
 def test_a_rank_that_compiles_when_others_do_not(ranks: Any, backend: str, name: str, together: bool) -> None:
     steady, diverging = ranks(calls, name, backend, together)

@@ -276,16 +276,15 @@ def compile_one(number):
 thread = threading.Thread(target=compile_one, args=(1,))
 thread.start()
 children = []
-while thread.is_alive():
+while thread.is_alive() and len(children) < 4:
     child = os.fork()
     if child == 0:
         signal.alarm(60)
         os._exit(0 if compile_one(2) else 1)
     children.append(child)
     time.sleep(0.4)
-print(len(children) > 1, {os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in children[:4]})
-for each in children[4:]:
-    os.kill(each, signal.SIGKILL)
+print(len(children) > 1, {os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in children})
+thread.join()
 """
     clean, said = ["True", "{0}"], []
     # Without the wait a child hangs in each run; with it, one that is forked just when an import begins.

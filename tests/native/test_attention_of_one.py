@@ -68,6 +68,7 @@ CASES = [(program, dtype, shape, mask) for k, shape in enumerate(SHAPES) for j, 
          for program, dtype in [((plain, scaled, turned)[(j + k) % 3], TYPES[(j + 2 * k) % 3])]]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program,dtype,shape,mask", CASES,
                          ids=lambda value: getattr(value, "__name__", str(value)).replace("torch.", ""))
 def test_values_are_eagers(program, dtype, shape, mask, left):

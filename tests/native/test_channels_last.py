@@ -164,6 +164,7 @@ def results(call, module, x, training):
     return [*out, *module.buffers()]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("training", [False, True])
 def test_networks(name, training, seen):
@@ -177,6 +178,7 @@ def test_networks(name, training, seen):
     assert training or (seen and all(seen))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("training", [False, True])
 def test_networks_of_bfloat16(name, training, seen):

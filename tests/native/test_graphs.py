@@ -273,6 +273,7 @@ def detached(x: torch.Tensor | None) -> torch.Tensor | None:
     return None if x is None else x.detach()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_graph(seed):
     problem = check(seed)

@@ -191,6 +191,7 @@ def in_rows(dtype: torch.dtype, rows: int, length: int) -> list[torch.Tensor]:
     return [x.to(dtype), torch.randn(rows, length).to(dtype), torch.randn(length).to(dtype)]
 
 
+@pytest.mark.sweep(2)
 # Every length, and for each type: less than a vector, whole ones, what is left over, a whole tile or a little more, several.
 @pytest.mark.parametrize(("dtype", "length"), [
     *((torch.float16, length) for length in (3, 16, 17, 257, 1025)),

@@ -99,6 +99,7 @@ def inputs(dtype, batch=3, length=7):
     return torch.randint(0, ROWS // 2, (batch, length)), torch.randn(ROWS, WIDTH, dtype=dtype)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program,dtype,dynamic", CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_gradients_are_eagers(program, dtype, dynamic):
     compiled = fxjit.compile(program, dynamic=dynamic)

@@ -43,6 +43,7 @@ ALWAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype,dynamic,route,first,every,limit", SHARES, ids=lambda value: str(value))
 def test_a_share_of_the_operators(opdb, dtype, dynamic, route, first, every, limit):
     failures = []

@@ -30,6 +30,7 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_results_are_eagers(name: str, dtype: torch.dtype) -> None:

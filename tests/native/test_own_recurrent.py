@@ -109,6 +109,7 @@ def test_the_number_of_threads_changes_nothing(kind: str) -> None:
                 assert torch.equal(one, two)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [(70, 200, 8, 5), (20, 530, 1, 4), (33, 260, 11, 3)], ids=str)

@@ -34,6 +34,7 @@ def pooled(x, y, grad):
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
+@pytest.mark.sweep(2)
 # Each type in one layout, float32 in both, also as Triton's kernels.
 @pytest.mark.parametrize("dtype,form,interpret", [
     *((dtype, FORMATS[k % 2], False) for k, dtype in enumerate(FLOATS)),
@@ -74,6 +75,7 @@ LAYERS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 # Each layer in both layouts, one with fixed sizes and the other with varying ones, by turns.
 @pytest.mark.parametrize("name,dynamic,form", [(name, dynamic, FORMATS[(k + bool(dynamic)) % 2])
                                                for k, name in enumerate(LAYERS) for dynamic in (None, True)], ids=str)

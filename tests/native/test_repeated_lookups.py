@@ -83,6 +83,7 @@ def outcome(fn, index: int, grad: bool):
 SEVERAL_KERNELS = ("two lookups", "cross_entropy", "what the operator gives")
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lookup", "dynamic"), [*((name, None) for name in LOOKUPS), *((name, True) for name in SEVERAL_KERNELS)])
 def test_a_lookup_out_of_range_beside_an_operator_of_the_programs_own(lookup: str, dynamic: bool | None):

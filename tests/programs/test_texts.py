@@ -112,6 +112,7 @@ TUPLES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("make", TUPLES)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("show", [repr, str, "{0!r:>90}|{0}".format, "%r".__mod__, lambda each: "%s" % [each]])

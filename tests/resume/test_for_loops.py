@@ -134,6 +134,7 @@ PROGRAMS = [fixed_point, that_returns, with_an_else, two_conditions, functions_o
             of_a_mapping, conjugate_gradients, and_another_loop, called]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_as_in_eager(fn: Callable[..., Any], backend: str) -> None:

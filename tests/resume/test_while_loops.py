@@ -114,6 +114,7 @@ PROGRAMS = [until_it_is_small, fixed_point, line_search, two_conditions, that_co
             raises_in_the_middle, loop_in_a_loop, called]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_as_in_eager(fn: Callable[..., Any], backend: str) -> None:

@@ -311,6 +311,7 @@ COMBINATIONS = [(name, program, resume_in_try) for place, name in enumerate(MANA
                 for resume_in_try in (False, True) if (place + number) % 3 == resume_in_try]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "program", "resume_in_try"), COMBINATIONS)
 def test_the_state_inside_and_after_is_eagers(name, program, resume_in_try):

@@ -608,6 +608,7 @@ def outcome(fn: Callable[[torch.Tensor], Any]) -> tuple[Any, ...]:
     return result, error, x.grad, heard, torch.rand(2), torch._C._autograd._saved_tensors_hooks_is_enabled()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("fn", [*ONE_GRAPH, *OTHERS])
 def test_as_in_eager(fn: Any, backend: str) -> None:

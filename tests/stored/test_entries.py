@@ -341,6 +341,7 @@ def run(module: ModuleType, **options: object) -> None:
         expected = eager(*eager_args)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_starts_compiled(new_process: NewProcess, traces: list[str], program: str, backend: str) -> None:

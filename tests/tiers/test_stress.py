@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("disturb", stress.DISTURBANCES, ids=lambda each: each.__name__)
 def test_a_disturbed_compile_ends_as_eager(disturb: Callable[[stress.Subject], None]) -> None:
     if disturb is stress.fork and not stress.autograd_survives_fork():

@@ -260,7 +260,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("body", [step, clipped, accumulated, under_autocast, with_checkpoint])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("backend", BACKENDS)

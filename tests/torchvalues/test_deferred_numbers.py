@@ -149,6 +149,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("check", CHECKS)
 def test_checked(check: str) -> None:
     """Each input in a frame that was compiled for the first, as often as it takes until nothing is speculated on any more."""

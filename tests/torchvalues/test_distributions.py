@@ -56,6 +56,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_one_graph(assert_same_as_eager, case):
     assert_same_as_eager(case, leaf(3))

@@ -77,6 +77,7 @@ def inputs() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return list(itertools.product(each, each))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_decides_as_eager(program: Program, backend: str) -> None:

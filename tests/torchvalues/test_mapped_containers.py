@@ -110,6 +110,7 @@ def given(rows):
     return Batch({"x": torch.randn(rows, 5, 4), "n": torch.randn(rows, 5, 1)}, (rows, 5))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_eager_in_one_graph(name, backend):

@@ -123,6 +123,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_values(assert_same_as_eager, name):
     assert_same_as_eager(TRANSFORMS[name], torch.randn(4, 3))

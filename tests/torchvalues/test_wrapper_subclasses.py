@@ -92,6 +92,7 @@ def loop(w, x):
     return w
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("program", "args"), [
     (pointwise, (two(3, 4), numbers(4))),

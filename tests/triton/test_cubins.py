@@ -110,6 +110,7 @@ def usual(kernel: TritonKernel) -> Variant:
     return Variant(True, 0, span >= 2**31)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_binaries(seen, name):
     """In float32 and in bfloat16, for the one GPU and for the other, by turns; the block sizes that are taken where nothing is

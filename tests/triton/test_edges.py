@@ -23,6 +23,7 @@ def reductions(x):
     return x.sum(-1), x.amax(-1), torch.softmax(x, -1), x.mean(0), x.amin(0), (x > 2).any(-1), x.argmax(-1)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("length", [1, 2, 33, LONGEST_ROW - 1, LONGEST_ROW, LONGEST_ROW + 1, 2 * LONGEST_ROW + 5])
 def test_rows_of_any_length(length):
     """None of these but three is a power of two, as blocks are; the longest is looped over."""
@@ -52,6 +53,7 @@ ROWS_AT_ONCE = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("length", [40, LONGEST_ROW + 4])
 @pytest.mark.parametrize("name", list(ROWS_AT_ONCE))
 def test_softmax_and_norms_are_one_kernel(seen, name, length):

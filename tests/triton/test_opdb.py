@@ -30,6 +30,7 @@ def opdb():
     return module
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype,dynamic,first,every", SHARES, ids=lambda value: str(value))
 def test_a_share_of_the_operators(opdb, dtype, dynamic, first, every):
     failures = []

@@ -119,7 +119,7 @@ def outcomes(compile: Callable[..., Any], namespaces: tuple[Any, dict[str, Any]]
 KINDS = [(types.ModuleType, False), (types.ModuleType, True), (OwnModule, False), (OwnModule, True)]
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("kind, is_root", KINDS)
 @pytest.mark.parametrize("writer", PLACES)
 def test_a_name_written_in_one_place_and_read_in_another(
