@@ -49,8 +49,8 @@ def share_of(item: pytest.Item, programs: int) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the programs of a test that is marked `sweep`, or has several parameters, one in its share runs, along the diagonals of
-    what the parameters span, so that each of their values is in some. Tests that are named one by one always run."""
+    """Of the programs of a test that is marked `sweep`, or has several parameters, one in its share runs, along the diagonals
+    of what the parameters span, so that each of their values is in some. Tests that are named one by one always run."""
     if config.getoption("--all-sweeps") or any("::" in each for each in config.args):
         return
     names = [item.nodeid.partition("[")[0] for item in items]
