@@ -66,13 +66,6 @@ def kept_handle(x):
     return z
 
 
-def on_no_leaf(x):
-    x = x * 1
-    torch._dynamo.graph_break()
-    x.register_hook(lambda gradient: gradient * 3)
-    return x * 2
-
-
 def on_a_leaf(x, seen):
     x.register_hook(lambda gradient: gradient * 3)
     y = x * 2
@@ -114,11 +107,125 @@ def test_hooks_on_a_leaf(backend):
         torch.testing.assert_close(ours[1], theirs[1])
 
 
-def test_a_hook_on_what_is_no_leaf():
-    theirs, ours = (torch.arange(3.0, requires_grad=True) for _ in range(2))
-    on_no_leaf(theirs).sum().backward()
-    fxjit.compile(on_no_leaf, backend="eager")(ours).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+def used_once(h, seen):
+    h.register_hook(lambda gradient: gradient * 3)
+    return h * 2
+
+
+def used_before_and_behind(h, seen):
+    y = h * h
+    h.register_hook(lambda gradient: seen.append(gradient.clone()))
+    h.register_hook(lambda gradient: gradient + len(seen))
+    return y + h.sin(), h
+
+
+def a_view(h, seen):
+    part = h[1:]
+    h.register_hook(lambda gradient: gradient * 3)
+    return part * 2, h
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("fn", [used_once, used_before_and_behind, a_view])
+def test_hooks_on_what_is_no_leaf(fn, backend):
+    compiled = fxjit.compile(fn, backend=backend, fullgraph=True)
+    for make in (lambda x: x * 2, lambda x: x.view(1, 4)[0] + 1, lambda x: (x * 3).relu()):
+        found = []
+        for program in (fn, compiled):
+            x, seen = torch.arange(4.0, requires_grad=True), []
+            results = program(make(x), seen)
+            torch.stack([each.sum() for each in (results if isinstance(results, tuple) else (results,))]).sum().backward()
+            found.append((x.grad, seen))
+        torch.testing.assert_close(*found)
+
+
+def to_the_tensor(h, view):
+    y = h * 3
+    h.mul_(2)
+    return y
+
+
+def to_its_view(h, view):
+    view.mul_(2)
+    return h * 3
+
+
+def to_its_memory(h, view):
+    h.detach().mul_(2)
+    return h.cos()
+
+
+def unrecorded(h, view):
+    with torch.no_grad():
+        h.copy_(torch.ones(4))
+    return h * 3
+
+
+def out(h, view):
+    with torch.no_grad():
+        torch.sin(torch.ones(4), out=h)
+    return h * 3
+
+
+def detached(h, view):
+    y = h * 2
+    h.detach_()
+    return y
+
+
+def given_other_data(h, view):
+    y = h * 2
+    h.data = torch.ones(4)
+    return y * h
+
+
+def kept_gradient(h, view):
+    h.retain_grad()
+    return h * 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("write", [to_the_tensor, to_its_view, to_its_memory, unrecorded, out, detached, given_other_data,
+                                   kept_gradient])
+def test_what_is_no_leaf_changes_around_its_hook(write, backend):
+    def before(h, view):
+        result = write(h, view)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: gradient * FACTOR)
+        return result + h.sin()
+
+    def behind(h, view):
+        h.register_hook(lambda gradient: gradient * FACTOR)
+        return write(h, view) + h.sin()
+
+    for program in (before, behind):
+        compiled, found = fxjit.compile(program, backend=backend), []
+        for fn in (program, compiled):
+            x = torch.arange(4.0, requires_grad=True)
+            h = x * 1
+            fn(h, h[1:]).sum().backward()
+            found.append((x.grad, h.detach()))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("ask", ["grad", "backward"])
+def test_a_gradient_that_the_frame_itself_asks_for_behind_a_hook(monkeypatch, ask):
+    monkeypatch.setattr(fxjit.config, "trace_autograd_ops", True)
+
+    def program(x, seen):
+        y = x * x
+        x.register_hook(lambda gradient: gradient * 3)
+        x.register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf.grad.clone()))
+        if ask == "grad":
+            return torch.autograd.grad(y.sum(), x)
+        y.sum().backward()
+        return x.grad
+
+    found = []
+    for fn in (program, fxjit.compile(program, backend="eager")):
+        seen = []
+        found.append((fn(torch.arange(3.0, requires_grad=True), seen), seen))
+    torch.testing.assert_close(*found)
 
 
 def test_a_hook_on_a_tensor_without_a_gradient():

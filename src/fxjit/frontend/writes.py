@@ -25,6 +25,7 @@ from .tracer import Tracer
 from .values import sparse
 from .values.choices import choices
 from .values.given_data import TAKEN_DATA, with_given_data
+from .values.observed import HOOKED
 from .values.tensor import TensorValue, check_history
 
 #: How a view came about; 0: by an operator, while gradients were recorded.
@@ -90,6 +91,7 @@ def check_written(t: Tracer, node: torch.fx.Node) -> None:
     _break_at_uncounted(t, node)
     _break_at_part(t, node)
     _check_given_data(t, node)
+    _break_at_hooked(t, node)
     sparse.check(t, node)
     for fake, layout, cls in t.new_source_state(_ALIASES).values():
         if not _is_same(_layout(fake), layout):
@@ -200,6 +202,14 @@ def _check_given_data(t: Tracer, node: torch.fx.Node) -> None:
     if any(str(memory) in taken for each in written if isinstance(each, torch.Tensor) for memory in storages(each)):
         t.break_points.takes_given_data = False
         leave_trace(RestartTrace("data that a leaf was given, and that an operator took, are written to"))
+
+
+def _break_at_hooked(t: Tracer, node: torch.fx.Node) -> None:
+    """Breaks the graph at a write to a tensor that gets a hook when the graph has run, or to what shares its memory: the hook
+    is for gradients of what the tensor was before."""
+    hooked = [each.node for each in t.new_source_state(HOOKED).values() if not each.fake.is_leaf]
+    if hooked and schemas.storages_of(hooked) & schemas.storages_of(schemas.written(node)):
+        t.break_("tensor-hook", function="Tensor.register_hook", why="the tensor is written to behind it")
 
 
 def _break_at_part(t: Tracer, node: torch.fx.Node) -> None:

@@ -21,7 +21,7 @@ from fxjit.frontend.values import overrides, protocol, used_up
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import saved_tensors_hooks_are_active, set_grad_mode
-from fxjit.frontend.values.observed import observation
+from fxjit.frontend.values.observed import HOOKED, observation
 from fxjit.frontend.values.sequence import SequenceValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import method
@@ -112,6 +112,8 @@ class _Pass:
     def check_hooks(self, tensors: Sequence[TensorValue]) -> None:
         """Autograd calls them while it runs."""
         for each in tensors:
+            if each.node.name in self.t.new_source_state(HOOKED):
+                self.refuse("a tensor has hooks")
             if each.real is None:
                 continue
             assert each.source is not None

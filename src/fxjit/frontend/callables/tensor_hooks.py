@@ -1,5 +1,5 @@
 """Hooks on tensors. On one that the graph makes, the hook is traced into a graph of its own, and a node registers that: so the
-hook runs when autograd comes by, also where the backward is compiled: then it is traced into that. On a leaf that existed
+hook runs when autograd comes by, also where the backward is compiled: then it is traced into that. On a tensor that existed
 before, the user's hook itself is registered when the graph ran.
 """
 
@@ -19,7 +19,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
-from fxjit.frontend.values.observed import observation
+from fxjit.frontend.values.observed import HOOKED, is_made_by_write, observation
 from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -48,16 +48,23 @@ def _require_no_handle(t: Tracer, name: str) -> None:
         t.break_("tensor-hook", function=name, why="its handle is kept, by which it can be taken away again")
 
 
-def _register_later(t: Tracer, leaf: TensorValue, args: Sequence[Value], call: Callable[..., Any]) -> Value:
-    """A hook on a leaf that existed before: registered after the graph ran, since no gradient can flow earlier. What makes
-    another tensor's gradient may change while the graph runs, and with it what the hook is on."""
+def _register_later(t: Tracer, tensor: TensorValue, args: Sequence[Value], call: Callable[..., Any], takes: bool) -> Value:
+    """A hook on a tensor that existed before: registered after the graph ran, since no gradient flows earlier but by a pass in
+    the graph, which asks (backward.py). `takes`: whether the tensor takes one. Where it is no leaf, a write changes which
+    gradient the hook is for, also a later one (frontend/writes.py)."""
     name = f"Tensor.{call.__name__}"
-    takes = leaf.source is not None and leaf.fake.requires_grad and protocol.truth(t, protocol.getattr_(t, leaf, "is_leaf"))
     if len(args) != 1 or not takes:
         t.break_("tensor-hook", function=name, why="it belongs to the tensor itself")
+    if is_made_by_write(tensor.node):
+        t.break_("tensor-hook", function=name, why="the tensor is written to before it", **observation(tensor))
     _require_no_handle(t, name)
-    t.effects.call_later(call, [leaf, args[0]])
+    t.new_source_state(HOOKED)[tensor.node.name] = tensor
+    t.effects.call_later(call, [tensor, args[0]])
     return t.make(None)
+
+
+def _is_leaf(t: Tracer, tensor: TensorValue) -> bool:
+    return tensor.fake.requires_grad and protocol.truth(t, protocol.getattr_(t, tensor, "is_leaf"))
 
 
 @handles(torch_private.optional("torch.utils.hooks.BackwardHook._apply_on_tensors"))
@@ -72,13 +79,14 @@ def _mark_in_autograd(t: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
 
 @method("register_post_accumulate_grad_hook")
 def _register_post_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    return _register_later(t, tensor, args, torch.Tensor.register_post_accumulate_grad_hook)
+    takes = tensor.source is not None and _is_leaf(t, tensor)
+    return _register_later(t, tensor, args, torch.Tensor.register_post_accumulate_grad_hook, takes)
 
 
 @method("register_hook")
 def _register_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     if tensor.source is not None:
-        return _register_later(t, tensor, args, torch.Tensor.register_hook)
+        return _register_later(t, tensor, args, torch.Tensor.register_hook, tensor.fake.requires_grad)
     try:
         return _register_in_graph(t, tensor, args)
     except BreakGraph as signal:

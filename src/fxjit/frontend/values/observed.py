@@ -7,13 +7,18 @@ graph, the break carries which nodes it is about, and the backend keeps what eag
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
+import torch.fx
 
+from fxjit import schemas
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.sequence import SequenceValue
 from fxjit.frontend.values.tensor_base import GraphTensor
+
+#: Inputs, by their nodes, that the program gave hooks, which they get when the graph has run.
+HOOKED: Final = "inputs with hooks to come"
 
 
 def observation(*asked: Value | None) -> dict[str, Any]:
@@ -32,7 +37,14 @@ def _made_inside(value: Value | None) -> Iterator[str]:
     if isinstance(value, SequenceValue):
         for item in value.items:
             yield from _made_inside(item)
-    elif value is not None and value.node is not None and value.node.op not in ("placeholder", "get_attr"):
+    elif value is not None and value.node is not None:
         made = value.node.meta.get("example_value")
-        if isinstance(made, torch.Tensor) and made.requires_grad:
+        if isinstance(made, torch.Tensor) and made.requires_grad and (
+                value.node.op not in ("placeholder", "get_attr") or is_made_by_write(value.node)):
             yield value.node.name
+
+
+def is_made_by_write(given: torch.fx.Node) -> bool:
+    """Whether an input is none of autograd's leaves, and the graph writes to its memory."""
+    return not given.meta["example_value"].is_leaf and bool(
+        schemas.storages_of([given]) & schemas.written_storages(given.graph))
