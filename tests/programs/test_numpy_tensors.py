@@ -14,7 +14,7 @@ import fxjit
 x = torch.tensor([[0.5, 1.5, 2.0], [3.0, 0.25, 1.0]])
 whole, number, array = torch.tensor([3, 1, 2]), torch.tensor(2.5), np.array([1.0, 2.0, 3.0], np.float32)
 
-counts = np.array([1, 2, 4])
+counts, table = np.array([1, 2, 4]), np.arange(12.0).reshape(3, 4)
 
 
 def added(y, other):
@@ -38,6 +38,13 @@ def under_a_mode():
     with Counts():
         made = x * array, x // array, x == array, array / x
     return made, list(seen)
+
+
+def written_at(key, value):
+    """`array[key] = value`, of a new array."""
+    made = table.copy()
+    made[key] = value
+    return made
 
 
 UNARY = ("log", "exp", "sqrt", "isnan", "sign", "floor", "negative", "modf", "frexp", "sin", "positive", "logical_not")
@@ -65,6 +72,20 @@ CAPTURED = {
     "of two identities": lambda: (x != array, array != x, x is not array),
     "a new tensor": lambda: added(x.clone(), array),
     "of a trained tensor": lambda: np.log(x.clone().requires_grad_().detach()),
+    "indices": lambda: (array[whole - 1], table[whole - 1], table[whole.byte() - 1], table[whole.reshape(3, 1) - 1]),
+    "indices beside others": lambda: (table[:, whole], table[whole - 1, 0], table[..., whole],
+                                      table[whole - 1, whole], table[1:, None, whole], table[np.array([0, 2]), whole[:2]]),
+    "no indices": lambda: table[whole[:0]],
+    "indices of a tensor's own array": lambda: x.numpy()[:, whole[1:] - 1],
+    "written at indices": lambda: (written_at(whole - 1, 5.0), written_at((0, whole), 7), written_at(whole - 1, table[:1])),
+    "written tensors": lambda: (written_at(0, torch.arange(4.0)), written_at((slice(None), 1), whole),
+                                written_at((0, 0), number), written_at(whole - 1, x[0, 0]),
+                                written_at((slice(None), slice(1)), whole[:, None] > 1), written_at((whole - 1, 0), x[1])),
+    "written at truths": lambda: (written_at(torch.from_numpy(table) > 3, 0.0), written_at(whole > 1, 1.0)),
+    "methods that take arrays": lambda: (array.take(whole - 1), table.take(indices=whole, axis=1), array.dot(x[0]),
+                                         table.dot(torch.ones(4).double()), array.searchsorted(x[0]),
+                                         table.take([whole, whole])),
+    "written by a method": lambda: (written := table.copy(), written.put(whole, x[0]), written)[2:],
 }
 #: As eager's, with breaks or exceptions.
 OTHERS = {
@@ -89,7 +110,19 @@ OTHERS = {
     "operator of half type": lambda: x.bfloat16() * array,
     "of objects": lambda: (x == np.array([1, "a"], dtype=object), x * np.array([1, 2, 3], dtype=object)),
     "of a parameter": lambda: torch.nn.Parameter(x, requires_grad=False) * array,
-    "indices": lambda: array[whole - 1],
+    "one index": lambda: (array[whole[0] - 1], array[whole[:1] - 1], table[whole[:1, None] - 1, 0], table[torch.tensor(True)],
+                          table[torch.tensor([True])], table[:, whole[0]], written_at(whole[0] - 1, 1.0)),
+    "truths": lambda: (array[whole > 1], table[torch.from_numpy(table) > 3], table[:, torch.tensor([True, False] * 2)]),
+    "no whole numbers": lambda: array[x[0]],
+    "out of range": lambda: array[whole],
+    "indices in a list": lambda: table[[whole[0] - 1, whole[1] - 1]],
+    "indices with a hole": lambda: table[whole[1]:],
+    "written with a gradient": lambda: written_at(0, torch.ones(4).requires_grad_()),
+    "written complex numbers": lambda: written_at(0, torch.ones(4) * 1j),
+    "written wrong shapes": lambda: written_at(0, torch.ones(3)),
+    "methods with sizes from data": lambda: (array.repeat(whole), array.compress(whole > 1)),
+    "methods with numbers": lambda: (table.sum(axis=whole[1]), table.clip(torch.zeros(4).double(), 2.0), array.round(whole[1])),
+    "dot with a gradient": lambda: array.dot(x[0].clone().requires_grad_()),
     "under a mode": under_a_mode,
     "classes": lambda: (np.float32(number), np.float64(number), np.int64(whole[0])),
 }
@@ -129,6 +162,38 @@ def test_others(name):
     assert agree(outcome(OTHERS[name]), outcome(fxjit.compile(OTHERS[name], backend="eager")))
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_rows_by_indices_out_of_a_tensor(backend):
+    """As selectors of pairs have them, of several sizes."""
+    def fn(given, labels, pairs):
+        labels = labels.numpy()
+        alike = labels[pairs[:, 0]] == labels[pairs[:, 1]]
+        return (given[pairs[:, 0]] - given[pairs[:, 1]]).pow(2).sum(1) * torch.from_numpy(alike)
+
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend=backend)
+    for count in (6, 6, 9, 5):
+        given = torch.arange(count * 3.0).reshape(count, 3), torch.arange(count) % 3, torch.combinations(torch.arange(count))
+        torch.testing.assert_close(compiled(*given), fn(*given))
+    assert not fxjit.counters["graph_break"]["NumPy function that torch._numpy does otherwise"]
+
+
+def test_a_check_of_an_array_does_not_break():
+    def fn(given):
+        made = given * 2
+        if np.isnan(made.sum().numpy()) or made.numpy().max() > 100:
+            raise ValueError("not fine")
+        return made + 1
+
+    fxjit.reset()
+    compiled = fxjit.compile(fn, backend="eager")
+    assert compiled(torch.ones(3)).tolist() == [3.0] * 3
+    assert not fxjit.counters["graph_break"]
+    for bad in (float("nan"), 1e3):
+        with pytest.raises(ValueError, match="not fine"):
+            compiled(torch.tensor([1.0, bad]))
+
+
 def test_memory_is_shared():
     """An array of a tensor is over its memory, and what a ufunc gives is new."""
     def fn(given):
@@ -141,7 +206,7 @@ def test_memory_is_shared():
         assert made.tolist() == [1.0, 1.0] and given.tolist() == [7.0, 1.0]
 
 
-schedule, table = np.linspace(0.1, 1.0, 6), np.arange(12.0).reshape(3, 4)
+schedule = np.linspace(0.1, 1.0, 6)
 
 
 def added_in_place(y, number):

@@ -184,7 +184,7 @@ for _fn, _form in ((hex, "#x"), (oct, "#o"), (bin, "#b")):
 
 
 def name_of(t: Tracer, name: Value) -> str:
-    if not name.is_constant() or not isinstance(name.as_constant(), str):
+    if not issubclass(name.pytype(), str):
         t.raise_(TypeError, f"attribute name must be string, not '{name.pytype().__name__}'")
     return str(name.as_constant())
 

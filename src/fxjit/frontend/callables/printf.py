@@ -19,6 +19,7 @@ from fxjit.frontend.values.deferred import (
     defers_texts,
     example_of,
     is_from_data,
+    is_of_deferred_numbers,
     snapshot,
     varies,
 )
@@ -109,7 +110,7 @@ def _deferred_fields(t: Tracer, template: str, given: Any, marked: Marked) -> tu
         argument = arguments.get(name)
         if not isinstance(argument, _Shown) or not _may_be_shown(argument.value, found["kind"]):
             return found[0]
-        if not defers_texts() and not varies(argument.value):
+        if not defers_texts() and not varies(argument.value) and not is_of_deferred_numbers(argument.value):
             return found[0]
         now = snapshot(t, argument.value)
         if now is None:

@@ -13,6 +13,7 @@ from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import protocol, tensor_methods
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.deferred_numbers import DeferredNumber
+from fxjit.frontend.values.numpy_ import ArrayValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue
 
@@ -26,6 +27,8 @@ def jump(m: Machine, i: Instruction) -> None:
 def _speculated(m: Machine, i: Instruction, value: Value) -> bool | None:
     """What is taken for granted of `bool(value)` before a conditional jump. Where one side only raises, or warns, and the
     condition is data-dependent, the other side is speculated on and the graph checks it."""
+    if isinstance(value, ArrayValue):
+        value = value.tensor
     is_unknown = (tensor_methods.known_item(value) is None if isinstance(value, TensorValue)
                   else isinstance(value, DeferredNumber) or (isinstance(value, SymValue) and value.depends_on_data()))
     if is_unknown:

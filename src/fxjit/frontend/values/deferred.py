@@ -19,6 +19,7 @@ from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.constant import ConstantValue, TextFromOutside
+from fxjit.frontend.values.deferred_numbers import DeferredNumber
 from fxjit.frontend.values.mapping import DictValue
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue
@@ -30,7 +31,7 @@ from fxjit.frontend.values.traits import LateText
 def snapshot(t: Tracer, value: Value) -> Value | None:
     """A value that will be rebuilt as `value` is now, whatever is done to it later; None where that is not known."""
     value = value.realize()
-    if value.is_constant() or isinstance(value, (SymValue, DeferredText)):
+    if value.is_constant() or isinstance(value, (SymValue, DeferredText, DeferredNumber)):
         return value
     if isinstance(value, TensorValue):
         return TensorSnapshot(t, value)
@@ -86,7 +87,7 @@ class Field(NamedTuple):
 
 
 class DeferredText(Value):
-    """A str of which the tensors' part is not known while tracing: literal texts and fields."""
+    """A str of which the part of tensors, or of numbers out of them, is not known while tracing: literal texts and fields."""
 
     def __init__(self, t: Tracer, parts: tuple[str | Field, ...]) -> None:
         super().__init__(None)
@@ -103,11 +104,14 @@ class DeferredText(Value):
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if op == "*" and other.is_constant() and type(other.as_constant()) is int:
             return joined(t, [self] * other.as_constant())
-        if op in ("*", "%"):
+        if op == "+" and other.pytype() is str:
+            return joined(t, [other, self] if reflected else [self, other])
+        if op in ("+", "*", "%"):
             self.as_constant()
-        if op != "+" or other.pytype() is not str:
-            return NOT_IMPLEMENTED
-        return joined(t, [other, self] if reflected else [self, other])
+        return NOT_IMPLEMENTED
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        return self.as_constant() if issubclass(other.pytype(), str) else NOT_IMPLEMENTED
 
     def rebuild(self, cg: Rebuilder) -> None:
         _push_text(cg, self.parts)
@@ -192,9 +196,11 @@ def deferred_text(t: Tracer, how: Literal["str", "repr", "format", "times"], val
         return JoinedText(t, (Field(how, spec, value),)) if varies(value) else None
     if value.pytype() is str and how != "repr" and not spec:
         return value
-    of_number = isinstance(value.realize(), SymValue) and not spec.endswith("c") and _may_have(value.realize(), spec)
-    if varies(value) and (not spec or of_number):  # a number may be too large to be a character
+    has_text = not spec.endswith("c") and _may_have(value.realize(), spec)  # a number may be too large to be a character
+    if varies(value) and (not spec or (isinstance(value.realize(), SymValue) and has_text)):
         return JoinedText(t, (Field(how, spec, value),))
+    if is_of_deferred_numbers(value) and (not spec or has_text):
+        return DeferredText(t, (Field(how, spec, snapshot(t, value) or value),))
     if not defers_texts() or not _is_known_later(value) or (spec and not _may_have(value, spec)):
         return None
     now = snapshot(t, value)
@@ -245,6 +251,20 @@ def _is_known_later(value: Value) -> bool:
     return isinstance(value, (TensorValue, DeferredText)) or is_from_data(value)
 
 
+def is_of_deferred_numbers(value: Value) -> bool:
+    """Whether it is a number that is made when the graph has run, a text of one, or a list, tuple or dict of them and of what
+    is known."""
+    value, items = value.realize(), []
+    if isinstance(value, (ListValue, TupleValue)) and value.pytype() in (list, tuple):
+        items = value.realized()
+    elif isinstance(value, DictValue) and value.pytype() is dict:
+        items = [item.realize() for _, item in value.items.values()]
+    else:
+        return isinstance(value, (DeferredNumber, DeferredText))
+    late = list(map(is_of_deferred_numbers, items))
+    return any(late) and all(each or item.is_constant() for each, item in zip(late, items, strict=True))
+
+
 def is_from_data(value: Value) -> bool:
     """Whether it is a data-dependent number."""
     return isinstance(value, SymValue) and not value.sym.node.has_hint()
@@ -254,7 +274,7 @@ def example_of(value: Value) -> object | None:
     """Something that is formatted as `value` will be (a tensor of one number is shown as that number is); None: not known."""
     if isinstance(value, DeferredText):
         return ""
-    if isinstance(value, SymValue):
+    if isinstance(value, (SymValue, DeferredNumber)):
         return value.pytype()(0)  # type: ignore[no-any-return]  # int, float or bool
     if not isinstance(value, TensorValue) or value.fake.dim() != 0:
         return None

@@ -3,17 +3,19 @@ tensors, and new code makes Python's numbers of them when the graph has run.
 
 What Python computes of such numbers (a running mean) it computes then, of the numbers themselves. A comparison is computed in
 the graph as well, where it gives what Python's gives, so that a check (`assert loss.item() < 1e8`) needs no break, and a
-decision breaks where it is made. Whoever needs the number while tracing has the trace begin anew and break where it was read,
-if a frame can be resumed there.
+decision breaks where it is made. What Python refuses of some numbers (a root, a quotient) is computed where the graph can check
+that the number is none of those (`_holds`), and a tensor takes a number as an operand that is a tensor without dimensions.
+Whoever needs the number while tracing has the trace begin anew and break where it was read, if a frame can be resumed there.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import torch
 
@@ -23,11 +25,13 @@ from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.extension import ExtensionPoint
 from fxjit.frontend.values.tensor_base import GraphTensor
-from fxjit.frontend.values.traits import Indistinct
+from fxjit.frontend.values.traits import Indistinct, ScalarOperand
 from fxjit.schemas import written_storages
+from fxjit.tensor_wrappers import is_wrapper
 
 if TYPE_CHECKING:
     from fxjit.frontend.interp.machine import Machine
+    from fxjit.frontend.values.tensor import TensorValue
 
 _FAMILY: Final = "deferred numbers"
 _INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -56,9 +60,9 @@ def _unknown() -> None:
     """The number is not computed in the graph."""
 
 
-class DeferredNumber(Indistinct):
-    """`fn(*args)`, a number of the type `kind`. `in_graph` computes it in the graph, exactly, or gives None; `bits`: the most
-    that it may have, of an integer."""
+class DeferredNumber(Indistinct, ScalarOperand):
+    """`fn(*args)`, a number of the type `kind`, or what NumPy makes of some (deferred_numpy.py). `in_graph` computes it in the
+    graph, exactly, or gives None; `bits`: the most that it may have, of an integer."""
 
     def __init__(self, t: Tracer, kind: type, fn: Callable[..., Any], args: Sequence[Value], origins: frozenset[Origin],
                  in_graph: Callable[[], Value | None] = _unknown, bits: int = 0) -> None:
@@ -130,17 +134,38 @@ class DeferredNumber(Indistinct):
     # -- what Python computes of it ------------------------------------------------------------------------------
 
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
+        if isinstance(other, GraphTensor) and not reflected and op != "/" and self._operand_for(t, other.fake, op) is not None:
+            return NOT_IMPLEMENTED  # the tensor's own operator takes it
         if not self._is_operand(other):
             return NOT_IMPLEMENTED
         left, right = (other, self) if reflected else (self, other)
         kinds = {left.pytype(), right.pytype()}
-        if op not in ("+", "-", "*", "/") or bool in kinds or (op == "/" and not _is_other_than_zero(t, right)):
+        if op not in (*_BITS_OF, "/", "**") or bool in kinds:
             self.refuse()
+        if op in ("/", "//", "%") and not _is_other_than_zero(t, right):
+            self.refuse()
+        if op == "**":
+            return _power(t, left, right) or self.refuse()
         widest = [_bits(each) for each in (left, right)]
-        bits = 0 if op == "/" or float in kinds else sum(widest) if op == "*" else max(widest) + 1
+        bits = 0 if op == "/" or float in kinds else _BITS_OF[op](*widest)
         if max(*widest, bits) > _MOST_BITS:
             self.refuse()
         return _made(t, float if op == "/" or float in kinds else int, protocol.BINARY[op], [left, right], bits=bits)
+
+    def operand_for(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
+        return self._operand_for(t, tensor, op) or self.refuse()
+
+    def _operand_for(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
+        """As `operand_for`; below float32, operators round once with numbers, and what an integer has no place for raises."""
+        floats = tensor.dtype in (torch.float32, torch.float64) and self.kind in (int, float)
+        if op not in ("+", "-", "*", "/") or not (floats or (tensor.dtype is torch.int64 and self.kind is int)):
+            return None
+        if _is_under_others(t) or is_wrapper(tensor) or tensor.layout is not torch.strided:
+            return None
+        number = self.in_graph()
+        if not isinstance(number, GraphTensor) or number.fake.device != tensor.device:
+            return None
+        return number if tensor.dim() else t.emit("to", [number, t.make(tensor.dtype)])
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
         if op in ("neg", "pos", "abs") and self.kind is not bool:
@@ -152,7 +177,9 @@ class DeferredNumber(Indistinct):
             return self if self.kind is int else _made(t, int, int, [self], bits=1)
         if op in ("index", "invert") and self.kind is float:
             return NOT_IMPLEMENTED
-        self.refuse()
+        if op in _WHOLE and self.kind is int:
+            return self
+        return (_whole(t, op, self) if op in _WHOLE else None) or self.refuse()
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if not self._is_operand(other):
@@ -169,6 +196,8 @@ class DeferredNumber(Indistinct):
                 self.refuse()
         elif not isinstance(other, DeferredNumber) and not _is_symbol(other):
             self.refuse()
+        if not {self.kind, other.pytype()} <= set(_NUMBERS):
+            self.refuse()
         return True
 
 
@@ -177,13 +206,16 @@ def deferred(t: Tracer, tensor: GraphTensor, op: str) -> Value | None:
     points, kind = t.break_points, _kind(tensor.fake)
     if not (points.defers_numbers and points.reads_data) or t.captures_subgraph or t.steps in points.needed_numbers:
         return None
-    if kind is None or op not in ("item", "int", "float") or (op == "int" and kind is float):
+    if kind is None or op not in ("item", "int", "float"):
         return None
     if tensor.pytype() not in (torch.Tensor, torch.nn.Parameter) or _is_under_others(t):
         return None
     if getattr(tensor, "new_data", None) is not None or getattr(tensor, "set_late", None) is not None:
         return None  # the graph has the tensor as it was
-    return _Read(t, tensor, op, kind, Origin(t.steps, t.running_frame, can_break_here(t)))
+    origin = Origin(t.steps, t.running_frame, can_break_here(t))
+    if op == "int" and kind is float:
+        return _whole(t, "int", _Read(t, tensor, "float", kind, origin))
+    return _Read(t, tensor, op, kind, origin)
 
 
 def _kind(fake: torch.Tensor) -> type | None:
@@ -250,15 +282,21 @@ def of_function(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Val
     if not any(map(is_deferred, args)) or not all(is_deferred(each) or _is_known(each) or _is_symbol(each) for each in args):
         return None
     kinds = {each.pytype() for each in args}
+    if not kinds <= set(_NUMBERS):
+        return None
     if fn in (min, max):
         return _made(t, kinds.pop(), fn, args, bits=max(map(_bits, args))) if len(kinds) == 1 else None
     if fn is round:
         digits = args[1].as_constant() if len(args) == 2 and args[1].is_constant() else None
         return _made(t, float, fn, args) if args[0].pytype() is float and type(digits) is int and digits >= 0 else None
-    in_torch = _CLASSES_OF_NUMBERS.get(fn)
-    if in_torch is None or kinds != {float} or len(args) != 1:
+    if len(args) != 1:
         return None
-    return _made(t, bool, fn, args, partial(_of_tensor, t, in_torch, args[0]))
+    if fn in _CLASSES_OF_NUMBERS:
+        return _made(t, bool, fn, args, in_class(t, fn, args[0])) if kinds == {float} else None
+    bounds = DOMAINS.get(fn)
+    if bounds is None or not kinds <= {int, float} or not are_within(t, bounds, args[0]):
+        return None
+    return _made(t, float, fn, args)
 
 
 _CLASSES_OF_NUMBERS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
@@ -266,9 +304,86 @@ _CLASSES_OF_NUMBERS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+def in_class(t: Tracer, fn: Callable[..., Any], number: Value) -> Callable[[], Value | None]:
+    """What computes `fn(number)`, a class of floats, in the graph."""
+    return partial(_of_tensor, t, _CLASSES_OF_NUMBERS[fn], number)
+
+
+#: Functions of one number that give a float, and bounds within which they raise of none.
+DOMAINS: Final[dict[Callable[..., Any], tuple[tuple[str, float], ...]]] = {
+    math.exp: (("<", 700.0),), math.expm1: (("<", 700.0),), math.sqrt: ((">=", 0.0),), math.log1p: ((">", -1.0),),
+    **dict.fromkeys((math.log, math.log2, math.log10), ((">", 0.0),)),
+    **dict.fromkeys((math.sin, math.cos, math.tan), ((">", -1e300), ("<", 1e300))),
+    **dict.fromkeys((math.sinh, math.cosh), ((">", -700.0), ("<", 700.0))),
+    **dict.fromkeys((math.tanh, math.atan, math.asinh, math.fabs, math.erf, math.erfc, math.radians), ()),
+}
+
+
+def are_within(t: Tracer, bounds: Sequence[tuple[str, float]], number: Value) -> bool:
+    """Whether the graph checks that a deferred number is within these bounds."""
+    return isinstance(number, DeferredNumber) and all(_holds(t, op, number, limit) for op, limit in bounds)
+
+
+def _holds(t: Tracer, op: str, number: DeferredNumber, limit: float) -> bool:
+    """Whether the graph checks that `number op limit`: where it is not, eager's code runs, and raises what it raises."""
+    check = _compared(t, op, number, t.make(limit))
+    return check is not None and t.speculate(cast("TensorValue", check), True)
+
+
+#: How many bits a result has, at the most, of operands that are integers of so many.
+_BITS_OF: Final[dict[str, Callable[[int, int], int]]] = {
+    "+": lambda left, right: max(left, right) + 1, "-": lambda left, right: max(left, right) + 1,
+    "*": lambda left, right: left + right, "//": lambda left, right: left + 1, "%": lambda left, right: right,
+}
+#: Roundings to integers, and torch's.
+_WHOLE: Final[dict[str, Callable[..., Any]]] = {
+    "int": torch.trunc, "trunc": torch.trunc, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
+}
+_MOST_WHOLE: Final = 2.0**62
+_MOST_EXPONENT: Final = 64
+
+
+def _whole(t: Tracer, op: str, number: DeferredNumber) -> Value | None:
+    """A float as an integer; None where it may be too large, or none at all."""
+    if number.kind is not float or not are_within(t, ((">", -_MOST_WHOLE), ("<", _MOST_WHOLE)), number):
+        return None
+
+    def in_graph() -> Value | None:
+        found = _of_tensor(t, _WHOLE[op], number)
+        return None if found is None else t.emit("to", [found, t.make(torch.int64)])
+
+    return _made(t, int, protocol.UNARY[op], [number], in_graph, bits=63)
+
+
+def _power(t: Tracer, base: Value, exponent: Value) -> Value | None:
+    """`base ** exponent` with one of them known; None where Python may refuse it, or give a complex number."""
+    args, other = [base, exponent], exponent if isinstance(base, DeferredNumber) else base
+    if not other.is_constant():
+        return None
+    known: Any = other.as_constant()
+    if isinstance(base, DeferredNumber):
+        if not 0 < known <= _MOST_EXPONENT:
+            return None
+        if base.kind is int and type(known) is int:
+            bits = base.bits * known
+            return _made(t, int, operator.pow, args, bits=bits) if bits <= _MOST_BITS else None
+        limit = min(float(10 ** int(300 / max(known, 1))), _MOST_WHOLE if base.kind is int else math.inf)
+        least = (">", -limit) if type(known) is int else (">=", 0.0)
+        return _made(t, float, operator.pow, args) if are_within(t, (least, ("<", limit)), base) else None
+    if isinstance(exponent, DeferredNumber) and type(known) is float and 0 < known <= 1:
+        return _made(t, float, operator.pow, args) if are_within(t, ((">=", 0.0),), exponent) else None
+    return None
+
+
 def _made(t: Tracer, kind: type, fn: Callable[..., Any], args: Sequence[Value],
           in_graph: Callable[[], Value | None] = _unknown, bits: int = 0) -> DeferredNumber:
-    origins = frozenset[Origin]().union(*[each.origins for each in args if isinstance(each, DeferredNumber)])
+    return made(t, kind, fn, args, args, in_graph, bits)
+
+
+def made(t: Tracer, kind: type, fn: Callable[..., Any], args: Sequence[Value], numbers: Sequence[Value],
+         in_graph: Callable[[], Value | None] = _unknown, bits: int = 0) -> DeferredNumber:
+    """`fn(*args)` of these numbers, some of them deferred, which the arguments are or hold."""
+    origins = frozenset[Origin]().union(*[each.origins for each in numbers if isinstance(each, DeferredNumber)])
     return DeferredNumber(t, kind, fn, args, origins, in_graph, bits)
 
 
@@ -281,9 +396,11 @@ def _is_symbol(value: Value) -> bool:
 
 
 def _is_other_than_zero(t: Tracer, divisor: Value) -> bool:
-    """Whether one can divide by it, whatever the graph computes; of a number that varies that is a guard."""
+    """Whether one can divide by it: of a number that varies that is a guard, of one that the graph computes a check."""
     if divisor.is_constant():
         return bool(divisor.as_constant() != 0)
+    if isinstance(divisor, DeferredNumber):
+        return _holds(t, "!=", divisor, 0)
     return _is_symbol(divisor) and protocol.truth(t, protocol.compare(t, "!=", divisor, t.make(0)))
 
 

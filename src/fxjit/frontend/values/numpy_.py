@@ -234,13 +234,13 @@ class ArrayValue(ComputedNumber):
         self._refuse(t, "__contains__")
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
-        return self._call(t, operator.getitem, self, key)
+        return self._call(t, operator.getitem, self, numpy_tensors.as_key(t, key))
 
     def mp_ass_subscript(self, t: Tracer, key: Value, value: Value | None) -> None:
         if value is None:
             t.raise_(ValueError, "cannot delete array elements")
         if not _set_backwards(t, self, key, value.realize()):
-            self._call(t, operator.setitem, self, key, value)
+            self._call(t, operator.setitem, self, numpy_tensors.as_key(t, key), numpy_tensors.as_items(t, self, value))
 
     # -- text ----------------------------------------------------------------------------------------------------
 
@@ -508,6 +508,7 @@ class ArrayMethodValue(Value):
         if slot is not None:
             return slot(t, self.array, *args)
         what = numpy_calls.method(self.name)
+        args, kwargs = numpy_tensors.method_arguments(t, self.name, args, kwargs)
         if self.name == "resize":  # only of an array that owns its memory
             return numpy_calls.call(t, what, [self.array, *args], kwargs, result_of)
         return _through_views(

@@ -16,6 +16,7 @@ import torch
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.deferred_numpy import of_deferred
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue, is_number
 from fxjit.frontend.values.tensor import TensorValue
@@ -158,7 +159,10 @@ def with_known_scalars(t: Tracer, data: Value) -> Value:
 
 def of_numbers(t: Tracer, fn: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
     """The NumPy scalar that a function makes of Python's numbers, one of which varies, as sizes do: the lesser or the greater
-    of two integers, the product of several, and a positive number rounded down or up. None for all else."""
+    of two integers, the product of several, and a positive number rounded down or up; or what it makes of numbers out of
+    tensors. None for all else."""
+    if (later := of_deferred(t, fn, args, kwargs)) is not None:
+        return later
     if fn not in _OF_NUMBERS or kwargs or len(args) != (2 if fn in _EXTREMES else 1):
         return None
     given = [arg.realize() for arg in args]

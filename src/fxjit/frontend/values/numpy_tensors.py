@@ -3,6 +3,8 @@
 
 `tensor op array` is such a ufunc: Tensor's operators take no array, so the array's are asked. `array op tensor` is left to the
 tensor, which has no operator for it but `/` and `==`.
+
+An array's own methods of C, and what stands in the brackets behind it, make arrays of tensors, too.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides
+from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value, _NotImplemented
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.tensor import TensorValue
@@ -99,6 +102,53 @@ def as_tensors(t: Tracer, result: Any) -> Value:
         return t.emit("to", [result.tensor, torch.uint8])
     made: Value = result.as_tensor(t)
     return made
+
+
+#: Methods of arrays that make arrays of what they are given.
+_METHODS: Final = frozenset({"compress", "dot", "put", "repeat", "searchsorted", "take"})
+
+
+def method_arguments(t: Tracer, name: str, args: Sequence[Value],
+                     kwargs: Mapping[str, Value]) -> tuple[Sequence[Value], Mapping[str, Value]]:
+    """The arguments of a method of arrays, with arrays in the place of tensors where it makes these itself."""
+    if name not in _METHODS or not holds_tensors([each.realize() for each in (*args, *kwargs.values())]):
+        return args, kwargs
+    made = partial(_array_of, t)
+    return [as_arrays(arg.realize(), made) for arg in args], {
+        key: as_arrays(arg.realize(), made) for key, arg in kwargs.items()}
+
+
+def as_key(t: Tracer, key: Value) -> Value:
+    """The key of an array, with arrays in the place of tensors of whole numbers or truths. One with a single element is an
+    index, which NumPy takes out of it, whatever its dimensions are."""
+    key = key.realize()
+    if isinstance(key, TupleValue) and key.pytype() is tuple and any(map(_is_tensor, key.realized())):
+        return TupleValue([as_key(t, part) if _is_tensor(part) else part for part in key.realized()])
+    if not isinstance(key, TensorValue) or key.fake.is_floating_point() or key.fake.is_complex() or not _has_known_sizes(key):
+        return key
+    return protocol.unary(t, "index", key) if key.fake.numel() == 1 else _array_of(t, key)
+
+
+def as_items(t: Tracer, array: Any, value: Value) -> Value:
+    """What is written to places of an array, as an array where it is a tensor; NumPy warns of complex numbers that it has no
+    place for."""
+    value = value.realize()
+    if not isinstance(value, TensorValue) or (value.fake.is_complex() and not array.tensor.fake.is_complex()):
+        return value
+    return _array_of(t, value)
+
+
+def _array_of(t: Tracer, tensor: TensorValue) -> Value:
+    return protocol.call_method(t, tensor, "numpy")
+
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(value.realize(), TensorValue)
+
+
+def _has_known_sizes(tensor: TensorValue) -> bool:
+    """Whether its sizes are those of this call, and not of the data."""
+    return all(isinstance(size, int) or size.node.has_hint() for size in tensor.fake.shape)
 
 
 def _items(value: Value) -> list[Value]:
