@@ -89,11 +89,11 @@ def test_decides_as_eager(program: Program, backend: str) -> None:
 
 
 @pytest.mark.parametrize("program", [both, either, negated])
-def test_one_break_for_all_conditions(program: Program) -> None:
+def test_one_break_at_most_for_all_conditions(program: Program) -> None:
     fxjit.reset()
     fxjit.counters.clear()
     fxjit.compile(program, backend="eager")(torch.ones(3), torch.ones(3))
-    assert sum(fxjit.counters["graph_break"].values()) == 1
+    assert sum(fxjit.counters["graph_break"].values()) == (program is not negated)
 
 
 def test_a_joint_condition_that_raises_is_a_check() -> None:

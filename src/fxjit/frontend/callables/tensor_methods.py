@@ -93,6 +93,16 @@ for _name in ("is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg
     METHODS[_name] = _fact(_name)
 
 
+def _as_function(fn: Any) -> Method:
+    def call(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+        return t.call(t.make(fn), [tensor, *args], kwargs)
+    return call
+
+
+for _fn in (torch.allclose, torch.equal, torch.is_nonzero):
+    METHODS[_fn.__name__] = _as_function(_fn)
+
+
 def _view_flag(x: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():
         return x._is_view()

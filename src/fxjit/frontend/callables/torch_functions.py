@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fxjit import torch_private
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import backend_flags, overrides, protocol, tensor_methods
+from fxjit.frontend.values import backend_flags, deferred_numbers, overrides, protocol, tensor_methods
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import Handler, Stage, handles, pass_on, resolves
 from fxjit.frontend.values.contexts import autocast_opened
@@ -27,6 +27,7 @@ from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
 from fxjit.homes import module_of, name_with_module, package_of
+from fxjit.tensor_wrappers import storages
 from fxjit.torch_private import optional
 
 # -- which C functions are operators -------------------------------------------------------------------------------
@@ -316,7 +317,47 @@ def _is_distributed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 
 @handles(torch.is_nonzero)
 def _is_nonzero(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(protocol.truth(t, args[0] if args else kwargs["input"]))
+    return t.call(t.make(bool), args or [kwargs["input"]], None)
+
+
+@handles(torch.allclose)
+def _allclose(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What it is made of, where the bool may be known when the graph has run."""
+    later = None
+    if _are_plain(t, [*args, *kwargs.values()]):
+        later = deferred_numbers.truth(t, t.emit("all", [call_in_graph(t, torch.isclose, args, kwargs)]))
+    return call_in_graph(t, torch.allclose, args, kwargs) if later is None else later
+
+
+@handles(torch.equal)
+def _equal(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The same, where torch compares elements: not of tensors that may be one in memory, as it does not look at NaN there."""
+    one, other = args if len(args) == 2 and not kwargs else (None, None)
+    later = None
+    if isinstance(one, TensorValue) and isinstance(other, TensorValue) and _are_plain(t, args):
+        facts = [(each.fake.dtype, each.fake.device, each.fake.dim()) for each in (one, other)]
+        apart = _are_apart(one, other) or not (one.fake.is_floating_point() or one.fake.is_complex())
+        if facts[0] == facts[1] and apart and tuple(one.fake.shape) == tuple(other.fake.shape):
+            later = deferred_numbers.truth(t, t.emit("all", [t.emit(torch.eq, [one, other])]))
+    return call_in_graph(t, torch.equal, args, kwargs) if later is None else later
+
+
+def _are_plain(t: Tracer, args: list[Value]) -> bool:
+    """Whether nothing but torch's own operators has a say in what is done with the tensors among these."""
+    tensors = [arg for arg in map(Value.realize, args) if isinstance(arg, TensorValue)]
+    return overrides.innermost(t) is None and all(
+        each.cls in (torch.Tensor, torch.nn.Parameter) and each.fake.layout is torch.strided for each in tensors)
+
+
+def _are_apart(one: TensorValue, other: TensorValue) -> bool:
+    """Whether two tensors share no memory in any call: one of them is in memory that the graph makes."""
+    graph, memories = one.node.graph, [storages(each.fake) for each in (one, other)]
+    given: set[int] = set()
+    for node in graph.nodes:
+        fake = node.meta.get("example_value")
+        if node.op in ("placeholder", "get_attr") and isinstance(fake, torch.Tensor):
+            given |= storages(fake)
+    return memories[0].isdisjoint(memories[1]) and any(memory.isdisjoint(given) for memory in memories)
 
 
 # -- __torch_function__ --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol, set_history, tensor_methods
+from fxjit.frontend.values import deferred_numbers, protocol, set_history, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import NEW, ClassValue, SuperValue
@@ -42,6 +42,8 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
     if type(value) is TensorValue and t.break_points.captures_scalars and tensor_methods.known_item(value) is None:
         number = tensor_methods.as_number(t, value, "item")
         return number if number.pytype() is bool else protocol.compare(t, "!=", number, t.make(0))
+    if (later := deferred_numbers.truth(t, value)) is not None:
+        return later
     answer = value.nb_bool(t)
     return answer if answer.is_constant() or answer.node is not None else t.make(protocol.truth(t, answer))
 

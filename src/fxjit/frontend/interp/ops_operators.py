@@ -6,7 +6,7 @@ from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
 from fxjit.frontend.interp.dispatch import Handler, op
 from fxjit.frontend.interp.machine import Machine
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import deferred_numbers, protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.ranges import SliceValue
 
@@ -26,7 +26,9 @@ for _opname, _name in {"UNARY_NEGATIVE": "neg", "UNARY_POSITIVE": "pos", "UNARY_
 
 @op("UNARY_NOT")
 def unary_not(m: Machine, i: Instruction) -> None:
-    m.stack[-1] = protocol.not_(m.t, m.stack[-1])
+    value = m.stack[-1].realize()
+    later = deferred_numbers.truth(m.t, value, negated=True)
+    m.stack[-1] = protocol.not_(m.t, value) if later is None else later
 
 
 @op("BINARY_OP")
@@ -60,7 +62,8 @@ def _as_bool(m: Machine, value: Value) -> Value:
     the jump breaks there, with both ways open."""
     if not value.is_constant() and m.instructions[m.pc].opname in _JUMPS:
         return value
-    return m.t.make(protocol.truth(m.t, value))
+    later = deferred_numbers.truth(m.t, value.realize())
+    return m.t.make(protocol.truth(m.t, value)) if later is None else later
 
 
 @op("IS_OP")

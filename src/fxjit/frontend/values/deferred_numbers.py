@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
+import numpy as np
 import torch
 
 from fxjit.errors import RestartTrace, leave_trace
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, protocol
+from fxjit.frontend.values import given_numbers, overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.extension import ExtensionPoint
+from fxjit.frontend.values.known_tensors import known_elements
 from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.traits import Indistinct, ScalarOperand
 from fxjit.schemas import written_storages
@@ -202,11 +204,11 @@ class DeferredNumber(Indistinct, ScalarOperand):
 
 
 def deferred(t: Tracer, tensor: GraphTensor, op: str) -> Value | None:
-    """What `op` ("item", "int", "float") gives of a tensor with one element; None where the graph has to break for it."""
+    """What `op` ("item", "int", "float", "bool") gives of a tensor with one element; None where the graph has to break."""
     points, kind = t.break_points, _kind(tensor.fake)
     if not (points.defers_numbers and points.reads_data) or t.captures_subgraph or t.steps in points.needed_numbers:
         return None
-    if kind is None or op not in ("item", "int", "float"):
+    if kind is None or op not in ("item", "int", "float", "bool"):
         return None
     if tensor.pytype() not in (torch.Tensor, torch.nn.Parameter) or _is_under_others(t):
         return None
@@ -234,12 +236,12 @@ class _Read(DeferredNumber):
     """The number in a tensor, as the tensor was when it was read."""
 
     def __init__(self, t: Tracer, tensor: GraphTensor, op: str, kind: type, origin: Origin) -> None:
-        convert: type | None = {"int": int, "float": float}.get(op)
+        convert: type | None = {"int": int, "float": float, "bool": bool}.get(op)
         kind = convert or kind
         super().__init__(t, kind, convert or number_in, (), frozenset([origin]), self._computed, bits=64 if kind is int else 1)
         self._tensor = tensor
         # Torch warns where a tensor that requires grad is converted by `float` or `int`.
-        detaches = tensor.fake.requires_grad and op == "item"
+        detaches = tensor.fake.requires_grad and op in ("item", "bool")
         self._copy = t.emit("clone", [t.emit("detach", [tensor]) if detaches else tensor])
         assert self._copy.node is not None, "a tensor of the graph"
         self._copy.node.meta["only_if_used"] = True
@@ -262,6 +264,29 @@ class _Read(DeferredNumber):
 def number_in(tensor: torch.Tensor) -> Any:
     """Run-time helper of new code."""
     return tensor.item()
+
+
+def truth(t: Tracer, value: Value, negated: bool = False) -> Value | None:
+    """`bool(value)`, or `not value`, of a tensor or a deferred number; None where that is known while tracing, or the graph has
+    to break."""
+    later: Value | None = None
+    if isinstance(value, GraphTensor):
+        later = deferred(t, value, "bool") if _is_unknown_truth(t, value) else None
+    elif isinstance(value, DeferredNumber) and value.kind is bool:
+        later = value
+    elif isinstance(value, DeferredNumber) and issubclass(value.kind, (*_NUMBERS, np.generic)):
+        in_graph = partial(_compared, t, "!=", value, t.make(0)) if value.kind in _NUMBERS else value.in_graph
+        later = _made(t, bool, bool, [value], in_graph)
+    if later is None or not negated:
+        return later
+    return _made(t, bool, operator.not_, [later], partial(_of_tensor, t, torch.logical_not, later))
+
+
+def _is_unknown_truth(t: Tracer, tensor: GraphTensor) -> bool:
+    """Whether only the graph knows the truth of a tensor, and nobody overrides how it is asked for."""
+    if tensor.pytype() is not torch.Tensor or t.break_points.captures_scalars or known_elements(tensor) is not None:
+        return False
+    return isinstance(tensor.fake.numel(), int) and tensor.fake.numel() == 1 and given_numbers.truth_in(t, tensor) is None
 
 
 def are_made(t: Tracer) -> bool:

@@ -35,6 +35,7 @@ from fxjit.frontend.values.rng import (
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import ApplySource, RandomSource, Source
+from fxjit.schemas import written_storages
 
 
 class NumpyRngValue(RngValue):
@@ -71,6 +72,8 @@ def scalar_tensor(number: np.generic) -> torch.Tensor:
     return torch.from_numpy(np.array(number))
 
 
+#: Methods that give one item of an array, whatever its size is, where they are given nothing else.
+_OF_ONE_ITEM: Final = frozenset({"numpy.random.choice"})
 #: Methods that give one number like one of Python's generators, where no size is given.
 _LIKE_PYTHONS: Final = {"randint": "randrange", "rand": "random", "random": "random", "random_sample": "random"}
 
@@ -93,6 +96,28 @@ def _result(t: Tracer, at: int, name: str, bounds: Bounds | None) -> Value:
     return ArrayValue(t.random_tensor(tensor, ApplySource(source, tensor_of)), False, source)
 
 
+def _arguments(t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[object], dict[str, object]]:
+    """The arguments of a step; an array that the frame found is one as long as nothing was written."""
+    arrays: list[ArrayValue] = []
+
+    def given(value: Value) -> object:
+        value = value.realize()
+        if not isinstance(value, ArrayValue) or value.found is None or value.source is None:
+            ((known,), _) = known_arguments(t, name, [value], {})
+            return known
+        if "out" in kwargs or written_storages(value.tensor.node.graph):
+            refuse(t, name)
+        t.rng_steps.found(value.found, value.source, np.copy)
+        arrays.append(value)
+        return value.source
+
+    made = [given(arg) for arg in args], {key: given(arg) for key, arg in kwargs.items()}
+    for size in [size for array in arrays for size in array.tensor.fake.shape]:
+        if name not in _OF_ONE_ITEM or len(args) + len(kwargs) > 1:
+            int(size)  # what is drawn may have that size, which is then one of this call
+    return made
+
+
 def _method(cls: type, name: str) -> None:
     fn, label = getattr(cls, name), f"numpy.random.{name}"
 
@@ -105,7 +130,7 @@ def _method(cls: type, name: str) -> None:
         if name == "set_state":
             step(t, fn, [mine, known_state(t, label, args[1:])], {}, may_fail=False)
             return t.make(None)
-        given, named = (seed_arguments if name == "seed" else known_arguments)(t, label, args[1:], kwargs)
+        given, named = (seed_arguments if name == "seed" else _arguments)(t, label, args[1:], kwargs)
         may_fail = any(isinstance(arg, (StepResult, Source)) for arg in (*given, *named.values()))
         at = step(t, fn, [mine, *given], named, may_fail=may_fail)
         if name == "get_state":
