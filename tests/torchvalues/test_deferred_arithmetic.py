@@ -176,3 +176,44 @@ def test_a_list_that_grows_behind_its_mean() -> None:
 
     assert_same(outcome(fxjit.compile(program, backend="eager"), (torch.ones(3),)), outcome(program, (torch.ones(3),)))
     assert not _breaks()
+
+
+def written_tensor(x: Tensor, k: Tensor) -> Any:
+    number = x.sum().item()
+    made = torch.tensor(number, dtype=torch.float64)
+    made.add_(1)
+    return number, made, x * 2
+
+
+#: Tensors of numbers, without a break.
+TENSORS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "of one": lambda x, k: (torch.tensor(x.sum().item()), torch.as_tensor(x.sum().item()), x * 2),
+    "of integers": lambda x, k: (torch.tensor([[k.sum().item(), 2], [k.max().item(), 3]]), torch.LongTensor([k[0].item()])),
+    "of truths": lambda x, k: (torch.tensor((x > 0).any().item()), torch.tensor([bool((x > 0).all()), True])),
+    "of several": lambda x, k: torch.tensor([x.sum().item() for _ in range(3)]).mean() + x,
+    "by class": lambda x, k: (torch.Tensor([x.sum().item(), 1.0]), torch.FloatTensor([x.sum().item()])),
+    "written": written_tensor,
+}  # fmt: skip
+OTHER_TENSORS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "leaf": lambda x, k: torch.tensor(x.sum().item(), requires_grad=True),
+    "half": lambda x, k: torch.tensor(x.sum().item(), dtype=torch.float16),
+    "cut": lambda x, k: torch.tensor(x.sum().item(), dtype=torch.int64),
+    "mixed": lambda x, k: torch.tensor([x.sum().item(), 1]),
+    "rounded": lambda x, k: torch.tensor(k.sum().item(), dtype=torch.float32),
+    "full": lambda x, k: torch.full((2,), x.sum().item()),
+    "of both": lambda x, k: torch.tensor([k.sum().item(), x.sum().item()]),
+    "of a sum": lambda x, k: torch.tensor(k[1].item() + 1),
+    "ragged": lambda x, k: torch.tensor([[x.sum().item()], [1.0, 2.0]]),
+    "of no integers": lambda x, k: torch.LongTensor([x.sum().item()]),
+}
+INPUTS = torch.tensor([0.1, 0.7]), torch.tensor([1e10, 0.3]), torch.full((2,), math.inf), torch.tensor([0.1, 0.7]).double()
+
+
+@pytest.mark.parametrize("name", [*TENSORS, *OTHER_TENSORS])
+def test_tensors_of_numbers(name: str) -> None:
+    fn = {**TENSORS, **OTHER_TENSORS}[name]
+    compiled = fxjit.compile(fn, backend="eager")
+    for at, x in enumerate(INPUTS):
+        args = x, torch.tensor([2**61 + 1, 5])
+        assert_same(outcome(compiled, args), outcome(fn, args))
+        assert at or name in OTHER_TENSORS or not _breaks()

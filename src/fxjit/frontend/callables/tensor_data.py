@@ -20,6 +20,7 @@ from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import default_device
+from fxjit.frontend.values.deferred_numbers import DeferredNumber
 from fxjit.frontend.values.numpy_numbers import ComputedNumber, with_known_scalars
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
@@ -259,10 +260,14 @@ def _of_computed_numbers(t: Tracer, data: Value, more: Args, kwargs: Kwargs) -> 
     """`torch.tensor(data, dtype=, device=)` of nested lists with such numbers in them. None where there are none, or where not
     all of it is known to be cast as eager casts it."""
     named = {name: value for name, value in kwargs.items() if name not in ("data", "obj")}
-    if more or not isinstance(data.realize(), (ListValue, TupleValue)) or not all(v.is_constant() for v in named.values()):
+    if more or not all(value.is_constant() for value in named.values()):
         return None
     given = {name: value.graph_arg(t) for name, value in named.items() if value.as_constant() not in (None, False)}
     numbers = list(_values_in(data))
+    if any(isinstance(number, DeferredNumber) for number in numbers):
+        return _of_deferred_numbers(t, data.realize(), numbers, given)
+    if not isinstance(data.realize(), (ListValue, TupleValue)):
+        return None
     computed = [number for number in map(_computed, numbers) if number is not None]
     if not computed or not given.keys() <= {"dtype", "device"} or _shape(data) is None or len(numbers) > _MOST_COMPUTED:
         return None
@@ -273,6 +278,24 @@ def _of_computed_numbers(t: Tracer, data: Value, more: Args, kwargs: Kwargs) -> 
     device = given.get("device", default_device(t))
     how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
     return _stacked(t, data.realize(), dtype, how)
+
+
+def _of_deferred_numbers(t: Tracer, data: Value, numbers: list[Value], given: Mapping[str, Any]) -> Value | None:
+    """The same of Python's numbers out of tensors, which the graph has as tensors of the widest types."""
+    late = [number for number in numbers if isinstance(number, DeferredNumber)]
+    if not given.keys() <= {"dtype", "device"} or _shape(data) is None or len(numbers) > _MOST_SYMBOLS:
+        return None
+    kinds, others = {number.kind for number in late}, [number for number in numbers if not isinstance(number, DeferredNumber)]
+    if len(kinds) != 1 or not all(number.is_constant() and number.pytype() in kinds for number in others):
+        return None
+    (kind,) = kinds
+    types = {float: (torch.float32, torch.float64), int: (torch.int64,), bool: (torch.bool,)}.get(kind, ())
+    dtype = given.get("dtype", _TYPES.get(kind, torch.get_default_dtype()))
+    if dtype not in types or any(_computed(number) is None for number in late):
+        return None
+    device = given.get("device", default_device(t))
+    made = _stacked(t, data, dtype, {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})})
+    return made if isinstance(data, (ListValue, TupleValue)) else t.emit("clone", [made])
 
 
 def _type_of_all(tensors: list[torch.Tensor], others: list[Value], wanted: torch.dtype | None) -> torch.dtype | None:
@@ -291,6 +314,9 @@ def _computed(number: Value) -> TensorValue | None:
     """The tensor that has a number which the graph computes; None for another number."""
     if isinstance(number, ComputedNumber):
         return number.tensor if number.scalar else None
+    if isinstance(number, DeferredNumber):
+        found = number.in_graph()
+        return found if isinstance(found, TensorValue) else None
     return number if isinstance(number, TensorValue) and number.cls is torch.Tensor else None
 
 
