@@ -41,6 +41,8 @@ class CompiledArtifacts:
     required_grad: tuple[bool, ...] = ()
     #: For each output of the backward graph: the tangents that it depends on, as bits.
     tangent_dependencies: tuple[int, ...] = ()
+    #: For each input of the backward graph that is no tangent: the tangents that it meets, as bits.
+    met_tangents: tuple[int, ...] = ()
     #: For each output of the forward graph: the inputs that it depends on, as bits.
     input_dependencies: tuple[int, ...] = ()
     tangent_masks: tuple[TangentMask, ...] = ()
@@ -72,7 +74,9 @@ class CompiledArtifacts:
         if name == "forward":
             self.input_dependencies = _dependencies(graph, graph.graph.find_nodes(op="placeholder"), self.outputs[name])
         if name == "backward":
-            self.tangent_dependencies = _dependencies(graph, tangents_of(graph.graph), self.outputs[name])
+            tangents = tangents_of(graph.graph)
+            self.tangent_dependencies = _dependencies(graph, tangents, self.outputs[name])
+            self.met_tangents = _met_tangents(graph, tangents, self.outputs[name]) if len(tangents) > 1 else ()
 
     def gradient_dependencies(self, tangents: tuple[int, ...]) -> tuple[int, ...]:
         """For each gradient: the tangents that it depends on, as bits. One that depends on none is constantly zero, as that of
@@ -105,6 +109,41 @@ def _dependencies(graph: torch.fx.GraphModule, sources: Sequence[torch.fx.Node],
             for used in (*node.all_input_nodes, *_statistics_read_by(node)):
                 bits[node] |= bits.get(used, 0) if used not in statistics else 0
     return tuple(bits.get(value, 0) if isinstance(value, torch.fx.Node) else 0 for value in values)
+
+
+def _met_tangents(graph: torch.fx.GraphModule, tangents: Sequence[torch.fx.Node], values: tuple[Any, ...]) -> tuple[int, ...]:
+    """For each input that is no tangent: the tangents that it meets on the way to one of the values, as bits: all of them,
+    where a value is made of it without any. A backward graph is linear in its tangents, so that each value is a sum of terms
+    with one of them, and where that is zero the inputs in the term do not count."""
+    given = [node for node in graph.graph.find_nodes(op="placeholder") if node not in tangents]
+    places = {node: place for place, node in enumerate(tangents)}
+    #: For each node the inputs that it is made of, as bits: of what no tangent is in, and by the tangents in it.
+    alone = {node: 1 << place for place, node in enumerate(given)}
+    terms: dict[torch.fx.Node, dict[int, int]] = {node: {place: 0} for node, place in places.items()}
+    for node in graph.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        used = node.all_input_nodes
+        beside = 0
+        for each in used:
+            beside |= alone.get(each, 0)
+        found: dict[int, int] = {}
+        for each in used:
+            for place, bits in terms.get(each, {}).items():
+                found[place] = found.get(place, 0) | bits | beside
+        if found:
+            terms[node] = found
+        else:
+            alone[node] = beside
+    met = [0] * len(given)
+    for value in values:
+        if not isinstance(value, torch.fx.Node):
+            continue
+        for tangent, bits in ((-1, alone.get(value, 0)), *((1 << place, bits) for place, bits in terms.get(value, {}).items())):
+            for place in range(bits.bit_length()):
+                if bits >> place & 1:
+                    met[place] |= tangent
+    return tuple(met)
 
 
 def _statistics_read_by(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -222,10 +261,12 @@ def _backward(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> Backwa
     own = [(index, info) for index, info in enumerate(meta.output_info)
            if info.output_type in _UNALIASED and issubclass(info.raw_type, torch.Tensor)]
     tangents = (*(index for index, info in own if getattr(info, "requires_grad_for_backward", info.requires_grad)), *bases)
+    symbols, unchecked = meta.num_symints_saved_for_bw or 0, getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0
+    met = _met_by_activations(artifacts, meta.num_forward_returns, symbols, unchecked, len(tangents))
     return BackwardRecord(
         num_returned=meta.num_forward_returns,
-        num_saved_symbols=meta.num_symints_saved_for_bw or 0,
-        num_saved_unchecked=getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0,
+        num_saved_symbols=symbols,
+        num_saved_unchecked=unchecked,
         aliases=tuple(index for index, info in enumerate(meta.output_info) if info.output_type in _ALIASES),
         non_differentiable=tuple(index for index, info in own if not info.requires_grad),
         fresh=(*(index for index, _ in own), *bases),
@@ -233,10 +274,27 @@ def _backward(artifacts: CompiledArtifacts, meta: ViewAndMutationMeta) -> Backwa
         tangent_layouts=_tangent_formats(meta, len(tangents)),
         tangent_masks=artifacts.tangent_masks,
         gradient_dependencies=artifacts.gradient_dependencies(tangents),
+        met_tangents=met,
+        activation_outputs=_outputs_among_activations(artifacts, meta.num_forward_returns, len(met)),
         nondeterministic=meta.deterministic is False,
         regenerates_views=bool(meta.num_outputs_aliased),
         saves_nothing=artifacts.saves_nothing,
     )
+
+
+def _met_by_activations(artifacts: CompiledArtifacts, num_returned: int, symbols: int, unchecked: int,
+                        tangents: int) -> tuple[int, ...]:
+    """See BackwardRecord.met_tangents. A backward graph takes the symbols, then what is saved."""
+    saved = len(artifacts.outputs["forward"]) - num_returned - symbols
+    met = artifacts.met_tangents[symbols:symbols + saved - unchecked]
+    every = (1 << tangents) - 1
+    return met if any(bits & every != every for bits in met) else ()
+
+
+def _outputs_among_activations(artifacts: CompiledArtifacts, num_returned: int, saved: int) -> tuple[int, ...]:
+    values = artifacts.outputs["forward"]
+    returned = {value for value in values[:num_returned] if isinstance(value, torch.fx.Node)}
+    return tuple(place for place, value in enumerate(values[num_returned:num_returned + saved]) if value in returned)
 
 
 def _view_steps(info: Any) -> tuple[Any, ...] | None:

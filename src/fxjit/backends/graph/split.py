@@ -89,10 +89,17 @@ def split_by_inference_mode(
 
 
 def can_be_passed(node: torch.fx.Node) -> bool:
-    """Whether graphs may take its value from one another: no tuple, no number that varies, nothing whose memory is its
+    """Whether graphs may take its value from one another: a tensor, or a number; no tuple, nothing whose memory is its
     negative."""
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and not is_wrapper(value) and not value.is_neg() and not value.is_conj()
+    if isinstance(value, torch.Tensor):
+        return not is_wrapper(value) and not value.is_neg() and not value.is_conj()
+    return is_number(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one that varies: a size, or what follows from sizes and numbers of the program's."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def _run_parts(gm: torch.fx.GraphModule, steps: Sequence[tuple[Callable[..., Any], Part]]) -> Callable[..., Any]:
@@ -148,7 +155,7 @@ class Part:
         self.inference = False
         self.recipe: recipe.AnyRecipe | None = None
         self.trivial = all(node.target == "detach" or getattr(node.target, "is_step", False) or touches_sparse(node)
-                           for node in nodes)
+                           or is_number(node.meta.get("example_value")) for node in nodes)
         self.module = torch.fx.GraphModule(gm, graph)
 
     def compiled(self, compile_part: Compile, given: dict[torch.fx.Node, Any]) -> Callable[..., Any]:

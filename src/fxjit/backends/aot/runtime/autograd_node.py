@@ -26,9 +26,9 @@ class AutogradNode:
     """Forward and backward of the autograd function of one compiled graph."""
 
     __slots__ = (
-        "aliases", "all_defined", "backward_graph", "double_backward", "forward_graph", "fresh", "gradient_dependencies",
-        "layouts", "masks", "non_differentiable", "nondeterministic", "num_returned", "num_symbols", "num_unchecked",
-        "saves_nothing", "several", "tangents",
+        "activation_outputs", "aliases", "all_defined", "backward_graph", "double_backward", "forward_graph", "fresh",
+        "gradient_dependencies", "layouts", "masks", "met_tangents", "non_differentiable", "nondeterministic", "num_returned",
+        "num_symbols", "num_unchecked", "saves_nothing", "several", "tangents",
     )  # fmt: skip
 
     def __init__(self, forward_graph: Boxed, backward_graph: Boxed, plan: CallPlan,
@@ -43,6 +43,7 @@ class AutogradNode:
         self.layouts = tuple((index, *how) for index, how in zip(record.tangents, record.tangent_layouts, strict=True))
         # Eager gives no gradient (None, not zeros) to what only outputs depend on whose tangents are undefined.
         self.gradient_dependencies = record.gradient_dependencies
+        self.met_tangents, self.activation_outputs = record.met_tangents, record.activation_outputs
         self.saves_nothing = record.saves_nothing
         self.several = len(self.tangents) > 1
         self.all_defined = (1 << len(self.tangents)) - 1
@@ -81,9 +82,14 @@ class AutogradNode:
         if self.num_unchecked:
             ctx.unchecked = saved[-self.num_unchecked:]
             del saved[-self.num_unchecked:]
+        if self.met_tangents:
+            for index in self.activation_outputs:  # so that its version can be read: of an output autograd keeps another object
+                saved[index] = saved[index].detach()
         if self.saves_nothing:
             ctx.has_saved = bool(saved)
         ctx.save_for_backward(*saved)
+        if self.met_tangents:
+            ctx.versions = [0 if tensor is None else tensor._version for tensor in saved]
         for index in self.fresh:
             # To autograd each is a tensor of its own, although the graph may have made it as a view of a buffer. Otherwise
             # writing to it in place would be refused.
@@ -117,7 +123,14 @@ class AutogradNode:
             if not graph_is_retained():
                 ctx.kept = None
         # Asking for saved tensors a second time is an error, be there any or not.
-        saved = () if self.saves_nothing and not ctx.has_saved else ctx.saved_tensors
+        try:
+            saved = () if self.saves_nothing and not ctx.has_saved else ctx.saved_tensors
+        except RuntimeError:  # written to since
+            if not self.met_tangents:
+                raise
+            saved = self.activations_where_needed(ctx, given)
+            if saved is None:
+                raise
         args = [*ctx.symbols, *saved] if self.num_symbols else [*saved]
         del saved  # each is freed after its last use
         if self.num_unchecked:
@@ -145,6 +158,22 @@ class AutogradNode:
             return tuple(self.backward_graph(args))
         return tuple(grad if bits & defined else None
                      for grad, bits in zip(self.backward_graph(args), self.gradient_dependencies, strict=True))
+
+    def activations_where_needed(self, ctx: Any, given: list[Any]) -> tuple[torch.Tensor, ...] | None:
+        """The saved tensors, of which some were written to since, if these meet only tangents that are undefined: such as are
+        parts of other losses, whose own nodes in eager this backward pass does not come to. None if others were."""
+        try:
+            kept = ctx._raw_saved_tensors
+        except RuntimeError:  # freed: it is the second time
+            return None
+        defined = sum(1 << place for place, index in enumerate(self.tangents) if given[index] is not None)
+        found = []
+        for each, version, bits in zip(kept, ctx.versions, self.met_tangents, strict=True):
+            tensor = each.data
+            if tensor is None or (bits & defined and tensor._version != version):
+                return None  # None: hooks of the program's keep it, or it was none
+            found.append(tensor.detach())
+        return tuple(found)
 
 
 #: Of torch's older `vmap`, by which `autograd.grad` takes several tangents at once.

@@ -89,6 +89,11 @@ class BackwardRecord:
     tangent_masks: tuple[TangentMask, ...]
     #: For each input's gradient: the tangents that it depends on, as bits.
     gradient_dependencies: tuple[int, ...]
+    #: For each saved tensor whose writes are checked: the tangents that it meets in the backward graph, as bits. Empty where
+    #: each meets all.
+    met_tangents: tuple[int, ...]
+    #: Which of the saved tensors the node returns, too. Empty where `met_tangents` is.
+    activation_outputs: tuple[int, ...]
     #: Whether it was compiled with deterministic algorithms off, and must not run with them on.
     nondeterministic: bool
     #: Whether outputs are views that are made anew from what the node returns.
