@@ -309,3 +309,16 @@ def test_the_version_of_torch_is_compared_while_tracing(assert_same_as_eager, na
     """As in code that serves many releases: `align_corners` where torch has it."""
     check = VERSION_CHECKS[name]
     assert_same_as_eager(lambda x: x * 2 if check() else x + 1, torch.ones(3), graphs=1)
+
+
+@pytest.mark.parametrize("mark", [torch.jit.unused, torch.jit.ignore, torch.jit.export,
+                                  lambda fn: torch.jit.ignore(drop=False)(fn)])
+def test_functions_marked_for_scripts_while_tracing(assert_same_as_eager, mark):
+    def program(x):
+        @mark
+        def doubled(y):
+            return y * 2
+
+        return doubled(x), doubled._torchscript_modifier
+
+    assert_same_as_eager(program, torch.ones(2))

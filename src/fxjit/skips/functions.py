@@ -55,6 +55,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.nn.functional._verify_spatial_size torch.nn.functional._canonical_mask",
             "torch.nn.functional._none_or_dtype torch.nn.functional._mha_shape_check",
             "torch.nn.functional._unpool_output_size torch._jit_internal._overload torch._jit_internal.boolean_dispatch",
+            "torch._jit_internal.unused torch._jit_internal.ignore torch._jit_internal.export",
             "torch.nn.parallel.distributed.DistributedDataParallel.forward torch._tensor._convert",
             "torch.nn.parallel.data_parallel.DataParallel.forward",
             "torch._tensor._handle_torch_function_and_wrap_type_error_to_not_implemented",
