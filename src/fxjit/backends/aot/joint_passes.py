@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -240,18 +240,36 @@ def _made_of(given: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int] = ()) -> None:
-    """Copies activations saved for backward whose memory is that of an input which the forward graph mutates at its end, or
-    that AOTAutograd's wrapper mutates behind it (their indices are `mutated`). The partitioner may save such an input, to
-    compute from it again what the derivative needs: that would be of the new value, and autograd refuses it."""
+def read_by_derivatives(joint: torch.fx.GraphModule) -> frozenset[str]:
+    """The names of the values, or of what they are views of, that derivatives read as autograd traced them: what eager saves.
+    What a checkpoint runs again, or a memory budget may, is read then, whatever it is by then."""
+    from torch._functorch import config as functorch_config
+
+    def runs_later(node: torch.fx.Node) -> bool:
+        return (functorch_config.activation_memory_budget < 1 or node.meta.get("partitioner_tag") == "is_backward"
+                or node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE))
+
+    return frozenset(view_root(given).name for node in joint.graph.nodes
+                     if node.op == "call_function" and not _is_view(node) and runs_later(node) for given in node.all_input_nodes)
+
+
+def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int],
+                                     read: Container[str]) -> None:
+    """Copies activations saved for backward whose memory a write may change until then, in which eager's derivatives do not see
+    it: that of an input which the forward graph mutates at its end, or that AOTAutograd's wrapper mutates behind it (their
+    indices are `mutated`), and that of an input or output which no derivative reads (`read` are the names of what one does),
+    so that the program is free to write to it (an optimizer's step before another loss's backward). The partitioner may save
+    such a value, to compute from it again what the derivative needs: autograd refuses it after a write."""
     graph = forward.graph
     placeholders = graph.find_nodes(op="placeholder")
-    mutations = {placeholders[index]: graph.output_node() for index in mutated}
+    values = outputs_of(graph)
+    returned = [view_root(each) for each in values[:num_outputs] if isinstance(each, torch.fx.Node)]
+    mutations = {each: graph.output_node() for each in [*placeholders, *returned] if each.name not in read}
+    mutations.update({placeholders[index]: graph.output_node() for index in mutated})
     mutations.update((view_root(node.args[0]), node) for node in reversed(graph.nodes)  # type: ignore[arg-type]  # a node
                      if node.target is aten.copy_.default)  # fmt: skip
     if not mutations:
         return
-    values = outputs_of(graph)
     for place in range(num_outputs, len(values)):
         value = values[place]
         if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor):

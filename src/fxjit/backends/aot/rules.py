@@ -464,7 +464,9 @@ def _refused_by_operator(candidate: Candidate) -> bool:
 
 
 def _is_unforeseen(candidate: Candidate) -> bool:
-    return isinstance(candidate.error, AssertionError) and _raised_in(candidate.error).startswith("torch._functorch")
+    """Whether AOTAutograd, or a graph that a pass edits, is not what it is taken for: an error in torch or here."""
+    editing = ("torch._functorch", "torch.fx.graph", "torch.fx.node")
+    return isinstance(candidate.error, AssertionError) and _raised_in(candidate.error).startswith(editing)
 
 
 def _raised_in(error: Exception) -> str:

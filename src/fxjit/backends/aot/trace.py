@@ -29,6 +29,7 @@ from .joint_passes import (
     copy_activations_before_mutation,
     leave_unchecked,
     mark_integer_outputs,
+    read_by_derivatives,
     read_late,
     recomputing_large_values,
     save_operands_of_extremes,
@@ -152,6 +153,7 @@ def _partition(backend: BackendConfig, captured: torch.fx.GraphModule, lengtheni
             raise NotEqual("an input without a gradient")  # there will be no call plan, and the callable is needed
     hold_opaque_outputs(joint)
     select_gradients_of_extremes(joint)
+    read = read_by_derivatives(joint)
     late = () if lengthenings else read_late(captured)
     if late and len(inputs[0]) == len(captured.graph.find_nodes(op="placeholder")):
         leave_unchecked(joint, late, keywords["num_fwd_outputs"])
@@ -165,7 +167,7 @@ def _partition(backend: BackendConfig, captured: torch.fx.GraphModule, lengtheni
         forward, backward = default_partition(joint, inputs, **keywords)
     without_checks(backward.graph)
     mutated = mutated_by_wrapper(states[-1].fw_metadata) if states else ()
-    copy_activations_before_mutation(forward, keywords["num_fwd_outputs"], mutated)
+    copy_activations_before_mutation(forward, keywords["num_fwd_outputs"], mutated, read)
     mark_integer_outputs(forward, backward)
     return forward, torch_patches.shared_with_compiled_autograd(backward)
 
