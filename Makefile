@@ -23,10 +23,11 @@ demo: build
 
 LINT := $(BIN)/ruff check src tests benchmarks tools && $(BIN)/mypy
 
-# Lint and types first, but the tests run whatever those say, and their summary comes last.
+# Lint and types beside the tests, which run whatever those say; the tests' summary comes last where they take longer.
 test: build
-	@status=0; $(LINT) || status=1; \
+	@{ $(LINT); } & lint=$$!; status=0; \
 	$(BIN)/python -m pytest -q $(ARGS) || status=1; \
+	wait $$lint || status=1; \
 	exit $$status
 
 lint: build

@@ -11,6 +11,7 @@ import runpy
 import shutil
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from setuptools import Extension, setup
@@ -19,7 +20,9 @@ from setuptools.command.build_ext import build_ext
 PACKAGE = "src/fxjit"
 if refused := runpy.run_path(f"{PACKAGE}/pythons.py")["refusal_here"]():
     sys.exit(f"\n{refused}\n")
-FLAGS = ["-O2", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+# A level of optimization in CFLAGS is the builder's own choice; what stands here would come after it, and win.
+FLAGS = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O2"]
+FLAGS += ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 # CPython's own internal headers compare signed with unsigned and cast function types freely.
 FLAGS += ["-Wno-sign-compare", "-Wno-cast-function-type", "-fvisibility=hidden"]
 if platform.libc_ver()[0] == "glibc":
@@ -35,12 +38,24 @@ def header_files() -> list[str]:
 
 
 class BuildExtension(build_ext):
-    """build_ext that says what is missing in words a user can act on, before the compiler does in its own."""
+    """build_ext that compiles its sources side by side, on all processors, and says what is missing in words a user can act
+    on, before the compiler does in its own."""
 
     def build_extensions(self) -> None:
         self._require_python_headers()
         self._require_compiler()
+        self._compile_side_by_side()
         super().build_extensions()
+
+    def _compile_side_by_side(self) -> None:
+        compile_in_turn = self.compiler.compile
+
+        def compile_sources(sources: list[str], **settings: object) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = pool.map(lambda source: compile_in_turn([source], **settings), sources)
+                return [each for one in objects for each in one]
+
+        self.compiler.compile = compile_sources
 
     def _require_python_headers(self) -> None:
         wanted = ("Python.h", os.path.join("internal", "pycore_frame.h"))

@@ -19,7 +19,7 @@ NOT_EAGERS = ("a helper of copy", "dataclasses.replace", "builtins.len", "disall
 OF_ITS_OWN = ("the number of the process", "an object's address")
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [PATCHES, OBJECTS, STATES, MARKS, GRADIENTS], ids=["patches", "objects", "states", "marks",
                                                                                   "gradients"])
