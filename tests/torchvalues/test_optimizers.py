@@ -146,17 +146,19 @@ def test_a_factor_that_is_a_tensor_multiplies_what_eagers_loop_multiplies(name, 
     torch.testing.assert_close(fxjit.compile(fn, fullgraph=True, backend="eager")(*args), fn(*args), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(500,), ()], ids=["a vector", "a number"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "Adagrad", "RAdam"])
-def test_compiled_steps_are_eagers_to_the_last_bit(name, dtype):
+def test_compiled_steps_are_eagers_to_the_last_bit(name, dtype, shape):
+    """A temperature that is learned is a parameter without dimensions; a counter of float64 does not decide its dtype."""
     results = []
     for compiled in (False, True):
         generator = torch.Generator().manual_seed(0)
-        parameter = nn.Parameter(torch.randn(500, generator=generator, dtype=dtype))
+        parameter = nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype))
         optimizer = getattr(torch.optim, name)([parameter], lr=1e-2, weight_decay=0.01)
         step = fxjit.compile(lambda: optimizer.step(), backend="eager") if compiled else optimizer.step  # noqa: B023, PLW0108
         for _ in range(6):
-            parameter.grad = torch.randn(500, generator=generator, dtype=dtype)
+            parameter.grad = torch.randn(shape, generator=generator, dtype=dtype)
             step()
         results.append(parameter.detach().clone())
     # Powers and roots of numbers are Python's in eager, which tells in a float64.

@@ -181,9 +181,36 @@ def _with_wide_counters(t: Tracer, update: Callable[..., Any], args: list[Value]
     if place is None or not isinstance(counters, ListValue) or len(set(map(id, counters.realized()))) < len(counters.items):
         return pass_on(t, update, args, kwargs)
     wide = t.inline(t.make(_widened), [counters], {})
-    made = pass_on(t, update, [*args[:place], wide, *args[place + 1:]], kwargs)
+    given = _of_one_element(t, args)
+    made = pass_on(t, update, [*given[:place], wide, *given[place + 1:]], kwargs)
     t.inline(t.make(_narrowed), [counters, wide], {})
     return made
+
+
+def _of_one_element(t: Tracer, args: list[Value]) -> list[Value]:
+    """Lists of parameters, gradients and moments, of which those without a dimension have one. Beside a counter of float64
+    they would be calculated with in float64, rounded after: a tensor without dimensions decides the dtype only with others."""
+    parameters = args[0].realized() if args and isinstance(args[0], ListValue) else []
+    scalars = [_dimensions(each) == 0 for each in parameters]
+    if not any(scalars):
+        return args
+    return [_with_dimensions(t, each, scalars) if isinstance(each, ListValue) else each for each in args]
+
+
+def _with_dimensions(t: Tracer, given: ListValue, scalars: list[bool]) -> Value:
+    """A list of another length, or of numbers of other parameters too (NAdam's products of factors), stays as it is."""
+    values = given.realized()
+    if [_dimensions(each) == 0 for each in values] != scalars:
+        return given
+    return t.inline(t.make(_with_a_dimension), [given], {})
+
+
+def _dimensions(value: Value) -> int:
+    return value.fake.dim() if isinstance(value, TensorValue) else -1
+
+
+def _with_a_dimension(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [each.view(1) if each.dim() == 0 else each for each in tensors]
 
 
 def _keeps_tensors(kwargs: dict[str, Value]) -> bool:
@@ -213,10 +240,21 @@ def _narrowed(counters: list[torch.Tensor], wide: list[torch.Tensor]) -> None:
             counter.copy_(each)
 
 
+def _calculates_with_counters(update: Callable[..., Any]) -> None:
+    """An update that has no `capturable`: torch's take no numbers out of its counters either, where a compiler traces them."""
+    @handles(update)
+    def call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        place = _place_of_counters(update.__code__)
+        if place is None:
+            return pass_on(t, update, args, kwargs)
+        given = _of_one_element(t, args)
+        return pass_on(t, update, [*given[:place], *args[place:place + 1], *given[place + 1:]], kwargs)
+
+
 def _updates() -> Iterator[FunctionType]:
     for name in {module_of(kind) for kind in vars(torch.optim).values() if isinstance(kind, type)}:
         for fn in vars(sys.modules[name]).values():
-            if isinstance(fn, FunctionType) and module_of(fn) == name and "capturable" in _keyword_only(fn.__code__):
+            if isinstance(fn, FunctionType) and module_of(fn) == name and _COUNTERS in fn.__code__.co_varnames:
                 yield fn
 
 
@@ -225,4 +263,4 @@ def _keyword_only(code: CodeType) -> tuple[str, ...]:
 
 
 for _update in _updates():
-    _counts_in_tensors(_update)
+    (_counts_in_tensors if "capturable" in _keyword_only(_update.__code__) else _calculates_with_counters)(_update)
