@@ -11,6 +11,7 @@ from torch import nn
 
 import fxjit
 from fxjit import config
+from fxjit.backends.aot import joint_passes
 
 F = nn.functional
 #: Of `x` and `p` (both with gradients) to several outputs. The partitioner computes some of what their derivatives read again.
@@ -95,3 +96,20 @@ def test_an_optimizer_steps_before_the_backward_of_a_loss_that_its_parameter_is_
             losses = [run(temperature, policy, optimizers, torch.randn(16, 4)) for _ in range(3)]
             results.append([*losses, *temperature.parameters(), *policy.parameters()])
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_large_output_is_saved_as_it_is(monkeypatch):
+    """A copy would be as much memory as is saved by computing from it again: logits beside their loss."""
+    def program(x, p):
+        logits = x * p
+        return logits, F.log_softmax(logits, -1).square().mean()
+
+    shared = []
+    for large in (1, 1 << 20):
+        monkeypatch.setattr(joint_passes, "LARGE", large)
+        fxjit.reset()
+        x, p = torch.randn(8, 8).requires_grad_(), torch.randn(8).requires_grad_()
+        with config.patch(small_graphs_as_captured=False):
+            logits, loss = fxjit.compile(program, backend="native")(x, p)
+        shared.append(logits.data_ptr() in [each.data_ptr() for each in loss.grad_fn.saved_tensors])
+    assert shared == [True, False]

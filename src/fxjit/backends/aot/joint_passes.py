@@ -129,9 +129,12 @@ def _is_output(node: torch.fx.Node) -> bool:
 
 
 def _bytes_of(node: torch.fx.Node) -> int:
-    """0 where that is not known while compiling."""
+    """Of sizes that vary, those of the call that is compiled for; 0 where they depend on data."""
     value = node.meta.get("val")
-    return size * value.dtype.itemsize if isinstance(value, torch.Tensor) and type(size := value.numel()) is int else 0
+    size = value.numel() if isinstance(value, torch.Tensor) else 0
+    if isinstance(size, torch.SymInt):
+        size = size.node.hint or 0 if size.node.has_hint() else 0
+    return size * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0
 
 
 def _is_cheap(node: torch.fx.Node) -> bool:
@@ -259,12 +262,14 @@ def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs:
     it: that of an input which the forward graph mutates at its end, or that AOTAutograd's wrapper mutates behind it (their
     indices are `mutated`), and that of an input or output which no derivative reads (`read` are the names of what one does),
     so that the program is free to write to it (an optimizer's step before another loss's backward). The partitioner may save
-    such a value, to compute from it again what the derivative needs: autograd refuses it after a write."""
+    such a value, to compute from it again what the derivative needs: autograd refuses it after a write. A copy of a large one
+    (the logits that a model returns beside its loss) would be as much memory as computing it again saves."""
     graph = forward.graph
     placeholders = graph.find_nodes(op="placeholder")
     values = outputs_of(graph)
     returned = [view_root(each) for each in values[:num_outputs] if isinstance(each, torch.fx.Node)]
-    mutations = {each: graph.output_node() for each in [*placeholders, *returned] if each.name not in read}
+    exposed = (each for each in [*placeholders, *returned] if each.name not in read and _bytes_of(each) < LARGE)
+    mutations = dict.fromkeys(exposed, graph.output_node())
     mutations.update({placeholders[index]: graph.output_node() for index in mutated})
     mutations.update((view_root(node.args[0]), node) for node in reversed(graph.nodes)  # type: ignore[arg-type]  # a node
                      if node.target is aten.copy_.default)  # fmt: skip
