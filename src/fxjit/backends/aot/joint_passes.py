@@ -23,8 +23,6 @@ aten = torch.ops.aten
 #: products, and how many of them more than arithmetic. Below, and with more, keeping it is faster
 #: (docs/performance_kernels.md).
 LARGE, FEW, COSTLY = 4 << 20, 16, 1
-#: Up to how many bytes a value is saved although its input is there anyway.
-SMALL = 1 << 14
 _ARITHMETIC = {aten.add, aten.sub, aten.rsub, aten.mul, aten.neg, aten.abs, aten.relu, aten.maximum, aten.minimum, aten.clamp,
                aten.where, aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne, aten._to_copy, aten.logical_not}  # fmt: skip
 #: What the partitioner takes for fused with what it reads, beside pointwise operators.
@@ -212,24 +210,6 @@ def leave_unchecked(joint: torch.fx.GraphModule, positions: frozenset[int], num_
             user.replace_input_with(given, read)
         for node in made:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
-def save_what_leaves_became(joint: torch.fx.GraphModule, required_grad: Sequence[bool]) -> None:
-    """Has the partitioner save small values that are made of a leaf alone which no derivative reads (`log_alpha.exp()`), as
-    eager does. The backward graph would make them anew from the leaf, which an optimizer may have written to since, behind the
-    backward pass of another loss: autograd refuses it then. `required_grad`: whether each input of the graph requires one."""
-    for given, required in zip(joint.graph.find_nodes(op="placeholder"), required_grad, strict=False):
-        if required and not _is_read_by_backward(given):
-            for node in _made_of(given):
-                alone = sum(isinstance(each.meta.get("val"), torch.Tensor) for each in node.all_input_nodes) == 1
-                if alone and isinstance(node.meta.get("val"), torch.Tensor) and _bytes_of(node) <= SMALL:
-                    node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
-
-
-def _is_read_by_backward(given: torch.fx.Node) -> bool:
-    """It, or a view of it."""
-    return any(user.meta.get("partitioner_tag") == "is_backward" or (_is_view(user) and _is_read_by_backward(user))
-               for user in given.users)
 
 
 def _made_of(given: torch.fx.Node) -> list[torch.fx.Node]:

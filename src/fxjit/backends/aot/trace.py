@@ -33,7 +33,6 @@ from .joint_passes import (
     read_late,
     recomputing_large_values,
     save_operands_of_extremes,
-    save_what_leaves_became,
     select_gradients_of_extremes,
 )
 from .opaque import hold_opaque_outputs, without_opaque
@@ -160,7 +159,6 @@ def _partition(backend: BackendConfig, captured: torch.fx.GraphModule, lengtheni
     backend.joint_passes(joint)
     if backend.min_cut:
         save_operands_of_extremes(joint)
-        save_what_leaves_became(joint, [info.requires_grad for info in states[-1].fw_metadata.input_info] if states else ())
         with recomputing_large_values(joint, keywords["num_fwd_outputs"]):
             forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **keywords)
     else:
