@@ -70,7 +70,7 @@ def test_gradients_are_of_the_values_that_forward_had(name: str):
 
 
 def test_an_optimizer_steps_before_the_backward_of_a_loss_that_its_parameter_is_in():
-    """As the temperature of soft actor-critic is trained: `alpha` in another loss is a result of the parameter, which is saved."""
+    """As the temperature of soft actor-critic is trained: `alpha` in another loss is a result of the parameter."""
     class Temperature(nn.Module):
         def __init__(self):
             super().__init__()

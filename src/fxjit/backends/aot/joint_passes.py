@@ -232,8 +232,8 @@ def read_by_derivatives(joint: torch.fx.GraphModule) -> frozenset[str]:
         return (functorch_config.activation_memory_budget < 1 or node.meta.get("partitioner_tag") == "is_backward"
                 or node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE))
 
-    return frozenset(view_root(given).name for node in joint.graph.nodes
-                     if node.op == "call_function" and not _is_view(node) and runs_later(node) for given in node.all_input_nodes)
+    later = (node for node in joint.graph.nodes if node.op == "call_function" and not _is_view(node) and runs_later(node))
+    return frozenset(view_root(given).name for node in later for given in node.all_input_nodes)
 
 
 def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs: int, mutated: Sequence[int],
