@@ -27,6 +27,15 @@ def test_dicts_that_hold_themselves():
 
     assert_same_as_eager(f, X)
 
+    def with_numbers(x):
+        outer = [x.sum().item()]
+        outer.append({"self": outer})
+        return f"{outer}", outer[0]
+
+    assert_same_as_eager(with_numbers, X, fullgraph=False)
+    with fxjit.config.patch(reorderable_functions=frozenset({print})):
+        assert_same_as_eager(f, X)
+
 
 class Newest(dict):
     """A dict that is iterated over from its end."""

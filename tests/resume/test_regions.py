@@ -49,7 +49,7 @@ def work(x: Any) -> Any:
 def in_a_try(x: Any) -> Any:
     y = work(x)
     try:
-        y = y * y.sum().item()
+        y = y * y.tolist()[0]
     except RuntimeError:
         say("caught")
     return (y.cos() * 3).relu()

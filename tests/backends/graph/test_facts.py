@@ -249,6 +249,6 @@ def test_a_saved_activation_is_copied_before_its_input_is_mutated(part):
         return y, saved
 
     graph = make_fx(forward, tracing_mode="fake")(torch.arange(4.0))
-    copy_activations_before_mutation(graph, 1)
+    copy_activations_before_mutation(graph, 1, mutated=(), read=())
     _, saved = graph(torch.arange(4.0))
     assert torch.equal(saved, part(torch.arange(4.0))) and saved.stride() == part(torch.arange(4.0)).stride()

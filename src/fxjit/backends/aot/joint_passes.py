@@ -248,7 +248,8 @@ def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs:
     placeholders = graph.find_nodes(op="placeholder")
     values = outputs_of(graph)
     returned = [view_root(each) for each in values[:num_outputs] if isinstance(each, torch.fx.Node)]
-    exposed = (each for each in [*placeholders, *returned] if each.name not in read and _bytes_of(each) < LARGE)
+    exposed = (each for each in [*placeholders, *returned]
+               if each.name not in read and _is_differentiable(each) and _bytes_of(each) < LARGE)
     mutations = dict.fromkeys(exposed, graph.output_node())
     mutations.update({placeholders[index]: graph.output_node() for index in mutated})
     mutations.update((view_root(node.args[0]), node) for node in reversed(graph.nodes)  # type: ignore[arg-type]  # a node
@@ -264,6 +265,12 @@ def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs:
     set_outputs(graph, values)
     graph.lint()
     forward.recompile()
+
+
+def _is_differentiable(node: torch.fx.Node) -> bool:
+    """Not offsets of a jagged tensor, of which a copy would be those of another."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _clone_of(value: torch.fx.Node) -> torch.fx.Node | None:

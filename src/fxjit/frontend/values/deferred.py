@@ -241,27 +241,31 @@ def varies(value: Value) -> bool:
     return all(item.is_constant() or (isinstance(item, SymValue) and varies(item)) for item in value.realized())
 
 
-def _is_known_later(value: Value) -> bool:
-    """A tensor, a number or text made of one, or a container of them."""
+def _is_known_later(value: Value, outer: tuple[Value, ...] = ()) -> bool:
+    """A tensor, a number or text made of one, or a container of them; `outer`: the containers that it is in."""
     value = value.realize()
+    if any(value is each for each in outer):
+        return False
     if isinstance(value, (ListValue, TupleValue)) and value.pytype() in (list, tuple):
-        return any(_is_known_later(item) for item in value.items)
+        return any(_is_known_later(item, (*outer, value)) for item in value.items)
     if isinstance(value, DictValue) and value.pytype() is dict:
-        return any(_is_known_later(item) for _, item in value.items.values())
+        return any(_is_known_later(item, (*outer, value)) for _, item in value.items.values())
     return isinstance(value, (TensorValue, DeferredText)) or is_from_data(value)
 
 
-def is_of_deferred_numbers(value: Value) -> bool:
+def is_of_deferred_numbers(value: Value, outer: tuple[Value, ...] = ()) -> bool:
     """Whether it is a number that is made when the graph has run, a text of one, or a list, tuple or dict of them and of what
-    is known."""
+    is known. `outer`: the containers that it is in, which it may be one of."""
     value, items = value.realize(), []
+    if any(value is each for each in outer):
+        return False
     if isinstance(value, (ListValue, TupleValue)) and value.pytype() in (list, tuple):
         items = value.realized()
     elif isinstance(value, DictValue) and value.pytype() is dict:
         items = [item.realize() for _, item in value.items.values()]
     else:
         return isinstance(value, (DeferredNumber, DeferredText))
-    late = list(map(is_of_deferred_numbers, items))
+    late = [is_of_deferred_numbers(item, (*outer, value)) for item in items]
     return any(late) and all(each or item.is_constant() for each, item in zip(late, items, strict=True))
 
 
