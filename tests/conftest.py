@@ -35,8 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
-#: A test of several crossed parameters with so many programs or more is a sweep of share 2.
-CROSSED = 12
+#: A test of several crossed parameters with so many programs or more is a sweep of this share.
+CROSSED = ((24, 3), (8, 2))
 
 
 def share_of(item: pytest.Item, programs: int) -> int:
@@ -44,8 +44,9 @@ def share_of(item: pytest.Item, programs: int) -> int:
     marker = item.get_closest_marker("sweep")
     if marker is not None:
         return int(marker.args[0])
-    crossed = programs >= CROSSED and len(list(item.iter_markers("parametrize"))) > 1
-    return 2 if crossed else 1
+    if len(list(item.iter_markers("parametrize"))) < 2:
+        return 1
+    return next((share for least, share in CROSSED if programs >= least), 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -115,7 +115,7 @@ def told(found: str, source: str, chosen: dict[str, bool], ways: list[int]) -> s
     return f"{found}\nsettings {chosen}, ways {ways}\n{body}"
 
 
-@settings(max_examples=75, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False), st.sampled_from(SETTINGS), st.lists(st.integers(0, 7), min_size=1, max_size=3))
 def test_random_blocks(choices, chosen, ways):
     source = blocks.write(choices)

@@ -10,6 +10,7 @@ from tests.fuzz import recorded
 FOUND = (51, 111, 112, 124, 139, 253, 368, 404, 406, 410, 414, 456, 485)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("first", range(10_000, 10_100, 20))
 def test_random_programs_are_eagers(first: int, backend: str) -> None:

@@ -260,7 +260,7 @@ def test_batches_that_vary(name, training, seen, caplog):
         assert any(seen[-convolutions:])  # of the graph for all batches, the last one
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(5)
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", ["levels", "norms", "parts", "patches", "pooled", "squeeze"])
 @pytest.mark.parametrize("training", [False, True])

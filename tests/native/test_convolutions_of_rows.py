@@ -56,7 +56,7 @@ def test_a_network_of_sounds_is_as_in_eager(image_layout):
         assert mine.stride() == eager.stride()
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize(("groups", "affine"), [(4, True), (24, True), (24, False), (1, True)])
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.parametrize("place", ["first", "between", "last"])

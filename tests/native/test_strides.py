@@ -223,6 +223,7 @@ def test_strides_of_results_where_operands_lie_in_another_order(name, backend):
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("sizes", [((2, 8, 13, 17), (2, 6, 7, 2)), ((3, 4, 9, 5), (3, 8, 4, 2))], ids=["large", "small"])
 @pytest.mark.parametrize("turned", [(0, 3, 1, 2), (0, 2, 3, 1), (3, 2, 1, 0)])
 def test_strides_of_results_in_sizes_that_vary(turned, sizes):

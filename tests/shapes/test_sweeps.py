@@ -107,7 +107,7 @@ SWEEPS = [(backend, make) for backend in ("native", "eager") for make in (bert, 
           if backend == "native" or make in (bert, convnext)]  # fmt: skip
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(("backend", "make"), SWEEPS, ids=lambda each: getattr(each, "__name__", each))
 @pytest.mark.parametrize("axis", ["batch", "length"])
 def test_a_sweep_compiles_at_most_twice(backend: str, make: Make, axis: str) -> None:
