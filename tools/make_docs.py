@@ -302,6 +302,9 @@ DIFFERENCES = (
     ("`checkpoint(..., preserve_rng_state=False)` of a function that draws random numbers (dropout)",
      "gradients are those of the numbers that forward drew; eager's recomputation draws others, and its gradients are of those "
      "(torch.compile's are as fxjit's)"),
+    ("a write to an input or output of 4 MB or more between forward and backward, where no derivative of eager's reads it",
+     "backward raises that it was modified where it computes from it again; smaller ones are saved as copies "
+     "(torch.compile's raises for those as well)"),
 )
 
 
