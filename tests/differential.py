@@ -181,6 +181,11 @@ def _tensors_of(each: Any) -> Iterator[torch.Tensor]:
         yield from each.parameters()
 
 
+def number_of_breaks() -> int:
+    """Graph breaks since the counters were last reset."""
+    return sum(fxjit.counters["graph_break"].values())
+
+
 def outcome(fn: Callable[..., Any], args: Any) -> Any:
     """What a call gives: its result, or a `Failure`. Errors of fxjit's own are raised."""
     try:

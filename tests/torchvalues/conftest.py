@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import pytest
 from tests import differential
 
 import fxjit
 from fxjit.testing import EagerAndRecordGraphs
+
+
+@pytest.fixture
+def nothing_compiled() -> Iterator[None]:
+    """Nothing is compiled, and nothing counted, before a test and behind it."""
+    fxjit.reset()
+    yield
+    fxjit.reset()
 
 
 @pytest.fixture

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.differential import assert_same, outcome
+from tests.differential import assert_same, number_of_breaks, outcome
 from torch import Tensor
 
 import fxjit
 
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    fxjit.reset()
-    yield
-    fxjit.reset()
-
-
-def _breaks() -> int:
-    return sum(fxjit.counters["graph_break"].values())
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 #: Of a float and an integer out of tensors.
@@ -67,7 +58,7 @@ def test_numbers_that_python_may_refuse(name: str) -> None:
             args = torch.tensor([number], dtype=torch.float64), torch.tensor([(3, 2, 0, -2)[at % 4]])
             with np.errstate(all="ignore"):
                 assert repr(outcome(compiled, args)) == repr(outcome(fn, args)), (fn.__name__, args)
-            assert at or fn is caught or not _breaks()
+            assert at or fn is caught or not number_of_breaks()
 
 
 def test_an_integer_of_a_tensor_of_floats() -> None:
@@ -78,7 +69,7 @@ def test_an_integer_of_a_tensor_of_floats() -> None:
     for number in (3.7, -3.7, 0.2, 1e18, math.inf, math.nan, 5.5):
         args = torch.full((1, 1), number), torch.ones(1)
         assert_same(outcome(compiled, args), outcome(program, args))
-        assert number > 1e18 or number != number or not _breaks()
+        assert number > 1e18 or number != number or not number_of_breaks()
 
 
 OPERANDS: dict[str, Callable[[Tensor, Any], Any]] = {
@@ -125,7 +116,7 @@ def test_operands_of_tensors(name: str, dtype: torch.dtype, read: torch.dtype) -
         args = (torch.arange(1, 7).reshape(2, 3).to(dtype) + (0.1 if dtype.is_floating_point else 0), y.to(read))
         assert repr(outcome(compiled, args)) == repr(outcome(program, args)), args
         in_graph = name in OPERANDS and name not in ("in place", "negated")
-        assert number != 2.1 or not in_graph or not _breaks() or (dtype is torch.int64 and read.is_floating_point)
+        assert number != 2.1 or not in_graph or not number_of_breaks() or (dtype is torch.int64 and read.is_floating_point)
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -143,7 +134,7 @@ def test_gradients_of_what_is_scaled(backend: str) -> None:
             result.backward()
         ends.append((result.detach(), torch.tensor(scale), w.grad))
     torch.testing.assert_close(ends[1], ends[0])
-    assert not _breaks()
+    assert not number_of_breaks()
 
 
 def test_a_mode_sees_numbers() -> None:
@@ -175,7 +166,7 @@ def test_a_list_that_grows_behind_its_mean() -> None:
         return mean, losses, x * 2
 
     assert_same(outcome(fxjit.compile(program, backend="eager"), (torch.ones(3),)), outcome(program, (torch.ones(3),)))
-    assert not _breaks()
+    assert not number_of_breaks()
 
 
 def written_tensor(x: Tensor, k: Tensor) -> Any:
@@ -216,4 +207,4 @@ def test_tensors_of_numbers(name: str) -> None:
     for at, x in enumerate(INPUTS):
         args = x, torch.tensor([2**61 + 1, 5])
         assert_same(outcome(compiled, args), outcome(fn, args))
-        assert at or name in OTHER_TENSORS or not _breaks()
+        assert at or name in OTHER_TENSORS or not number_of_breaks()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -12,21 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.differential import assert_same, outcome
+from tests.differential import assert_same, number_of_breaks, outcome
 from torch import Tensor
 
 import fxjit
 
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    fxjit.reset()
-    yield
-    fxjit.reset()
-
-
-def _breaks() -> int:
-    return sum(fxjit.counters["graph_break"].values())
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 class Meter:
@@ -112,7 +103,7 @@ def test_passed_on(fn: Callable[..., Any], backend: str) -> None:
         assert_same(found, expected)
         assert_same(vars(meters[1]), vars(meters[0]))
         assert torch.equal(x, same)
-    assert not _breaks()
+    assert not number_of_breaks()
 
 
 def test_a_number_that_is_there_twice_is_one_object() -> None:
@@ -186,7 +177,7 @@ def test_a_check_does_not_break(check: str) -> None:
         return y + 1
 
     fxjit.compile(program, backend="eager")(INPUTS["fine"])
-    assert not _breaks()
+    assert not number_of_breaks()
 
 
 def test_checks_of_several_numbers_do_not_break() -> None:
@@ -200,7 +191,7 @@ def test_checks_of_several_numbers_do_not_break() -> None:
         return y + 1
 
     fxjit.compile(program, backend="eager")(INPUTS["fine"])
-    assert not _breaks()
+    assert not number_of_breaks()
 
 
 USES: dict[str, Callable[[Tensor, Any], Any]] = {
@@ -330,7 +321,7 @@ def test_a_loop_that_decides_on_a_number_is_captured() -> None:
 def test_a_loop_whose_body_needs_a_number_is_as_it_was() -> None:
     """The graph breaks where the number is read, not in the loop."""
     fxjit.compile(needed_in_a_loop, backend="eager")(INPUTS["fine"])
-    assert _breaks() == 1
+    assert number_of_breaks() == 1
     assert not fxjit.counters["skip"]
 
 

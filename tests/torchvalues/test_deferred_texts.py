@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +15,7 @@ from torch import Tensor
 
 import fxjit
 
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    fxjit.reset()
-    yield
-    fxjit.reset()
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def formatted(x: Tensor, log: list[Any]) -> Any:

@@ -17,11 +17,7 @@ import fxjit
 Program = Callable[[Tensor, Tensor], Any]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    fxjit.reset()
-    yield
-    fxjit.reset()
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def asserted_equal(x: Tensor, y: Tensor) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.differential import assert_same_as_eager
+from tests.differential import assert_same_as_eager, number_of_breaks
 from torch import Tensor, nn
 
 import fxjit
@@ -15,15 +15,7 @@ import fxjit
 X = torch.linspace(-1, 2, 12).reshape(3, 4)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    fxjit.reset()
-    yield
-    fxjit.reset()
-
-
-def _breaks() -> int:
-    return sum(fxjit.counters["graph_break"].values())
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def _graphs() -> int:
@@ -84,7 +76,7 @@ def test_a_module_that_the_first_batch_sets(flag: str, question: str) -> None:
     """Some norms in a row: each writes to its parameter and its flag before the next one is read."""
     made = [nn.Sequential(*(Normed(FLAGS[flag], QUESTIONS[question]) for _ in range(3))) for _ in range(2)]
     found = _trained(made[0], fxjit.compile(made[0], backend="eager", fullgraph=True))
-    assert (_graphs(), _breaks()) == (2, 0)
+    assert (_graphs(), number_of_breaks()) == (2, 0)
     _same(found, _trained(made[1], made[1]))
 
 
@@ -197,4 +189,4 @@ def test_what_calls_give_is_no_flag() -> None:
     compiled = fxjit.compile(lambda x, flag: x.sin() if flag else x.cos(), backend="eager")
     for flag in (True, False, True):
         assert torch.equal(compiled(X, torch.tensor(flag)), X.sin() if flag else X.cos())
-    assert _breaks() == 1
+    assert number_of_breaks() == 1
