@@ -98,7 +98,8 @@ def test_an_optimizer_steps_before_the_backward_of_a_loss_that_its_parameter_is_
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
 
 
-def test_a_large_output_is_saved_as_it_is():
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "sizes that vary"])
+def test_a_large_output_is_saved_as_it_is(dynamic: bool):
     """A copy would be as much memory as is saved by computing from it again: logits beside their loss."""
     def program(x, p):
         y = x + p
@@ -109,7 +110,7 @@ def test_a_large_output_is_saved_as_it_is():
         fxjit.reset()
         x, p = torch.randn(rows, 1024).requires_grad_(), torch.randn(1024).requires_grad_()
         with config.patch(small_graphs_as_captured=False):
-            y, waves = fxjit.compile(program, backend="native")(x, p)
+            y, waves = fxjit.compile(program, backend="native", dynamic=dynamic)(x, p)
         shared.append(y.data_ptr() in [each.data_ptr() for each in waves.grad_fn.saved_tensors])
     assert 1024 * 1024 * 4 >= joint_passes.LARGE
     assert shared == [True, False]

@@ -129,10 +129,12 @@ def _is_output(node: torch.fx.Node) -> bool:
 def _bytes_of(node: torch.fx.Node) -> int:
     """Of sizes that vary, those of the call that is compiled for; 0 where they depend on data."""
     value = node.meta.get("val")
-    size = value.numel() if isinstance(value, torch.Tensor) else 0
+    if not isinstance(value, torch.Tensor):
+        return 0
+    size = value.numel()
     if isinstance(size, torch.SymInt):
-        size = size.node.hint or 0 if size.node.has_hint() else 0
-    return size * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0
+        size = size.node.hint if size.node.has_hint() else 0
+    return size * value.dtype.itemsize
 
 
 def _is_cheap(node: torch.fx.Node) -> bool:
@@ -268,7 +270,7 @@ def copy_activations_before_mutation(forward: torch.fx.GraphModule, num_outputs:
 
 
 def _is_differentiable(node: torch.fx.Node) -> bool:
-    """Not offsets of a jagged tensor, of which a copy would be those of another."""
+    """Whether its dtype has gradients: not offsets of a jagged tensor, of which a copy would be those of another."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
