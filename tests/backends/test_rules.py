@@ -15,6 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import fxjit
 from fxjit import torch_compat
+from fxjit.backends.aot import trace
 from fxjit.backends.aot.rules import RULES
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.index import UnprintableSize
@@ -284,6 +285,17 @@ def test_a_program_runs_as_captured_by_its_rule(id: str, caplog: pytest.LogCaptu
         return
     assert counters["run_as_captured"] == {id: 1}
     assert sum(f"as it was captured ({id})" in each.getMessage() for each in caplog.records) == 1
+
+
+def test_a_graph_that_a_pass_edits_wrongly_is_unforeseen_and_no_operators_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def edit(joint: torch.fx.GraphModule) -> None:
+        joint.graph.find_nodes(op="call_function")  # torch.fx asserts that there is a target
+
+    monkeypatch.setattr(trace, "hold_opaque_outputs", edit)
+    with fxjit.config.patch(small_graphs_as_captured=False):
+        x = leaf(4)
+        torch.testing.assert_close(fxjit.compile(torch.sin, backend="aot_eager")(x), x.sin())
+    assert counters["run_as_captured"] == {"unforeseen": 1}
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])

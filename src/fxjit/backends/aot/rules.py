@@ -648,8 +648,8 @@ RULES: tuple[Rule, ...] = (
          "An operator of the graph or of its derivative refuses what it is given (a dimension or an index out of range, types "
          "that do not go together): eager raises that where the program comes to it."),
     Rule("unforeseen", "AOTAutograd", _is_unforeseen,
-         "An assertion of AOTAutograd's own failed: the graph is one that it does not foresee, such as one that writes to "
-         "inputs that are views of one tensor, under autograd and past it."),
+         "An assertion of AOTAutograd's own failed, or of torch.fx about a graph that was edited: the graph is one that is not "
+         "foreseen, such as one that writes to inputs that are views of one tensor, under autograd and past it."),
     Rule("mutates-aliased-input", "compiled graphs", _mutates_aliased_input,
          "The graph writes under autograd to an input that shares storage with another one that is differentiated."),
     Rule("mutates-view-of-leaf", "compiled graphs", _writes_view_of_leaf,
