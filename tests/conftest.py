@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import signal
+import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator
 
+import numpy as np
 import pytest
+import torch
 
 from fxjit import config
 
@@ -30,6 +34,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole-library", action="store_true", help="compare bytecode over every file of the standard library")
     parser.addoption("--all-sweeps", action="store_true", help="run all programs of the tests that are marked `sweep`")
+    parser.addoption("--seed", type=int, default=0, help="other random numbers in every test that draws some")
     parser.addoption("--stored-entries", metavar="FOLDER",
                      help="keep compiled entries in this folder: in a second run with it, programs start compiled")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
@@ -72,6 +77,15 @@ def older_objects_are_not_traversed() -> None:
     garbage goes over its own module's objects only."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The random numbers of a test depend on its name and `--seed`, and not on the tests that ran before it in its process."""
+    seed = zlib.crc32(item.nodeid.encode(), item.config.getoption("--seed"))
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

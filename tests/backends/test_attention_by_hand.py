@@ -168,8 +168,8 @@ def test_the_second_derivative(graphs):
         first = torch.autograd.grad(function(*given).square().sum(), given, create_graph=True)
         results.append(torch.autograd.grad(sum(each.square().sum() for each in first), given))
     assert attentions(graphs)
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+    for one, other in zip(*results, strict=True):  # eager itself is up to 2e-6 of the largest off the truth, in 300 draws
+        torch.testing.assert_close(other, one, rtol=0.0, atol=1e-5 * one.abs().max().item())
 
 
 # -- masks ----------------------------------------------------------------------------------------------------------
