@@ -233,6 +233,35 @@ def test_libraries_are_compared_once_and_what_was_found_is_kept(tmp_path):
         assert counters["native"]["libraries of products compared"] == 1
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("shape", "measured_at"),
+    [((300, 300, 40, False, True), (300, 300, 40)), ((4000, 768, 3072, False, True), (512, 768, 768)),
+     ((512, 50257, 768, False, True), (512, 2049, 768)), ((8, 50272, 64, False, False), (8, 2048, 64))],
+    ids=lambda sizes: "x".join(map(str, sizes[:3])),
+)
+def test_large_products_are_measured_at_sizes_that_take_no_time(monkeypatch, tmp_path, shape, measured_at):
+    """And what their rows have beyond whole vectors stays, without which MKL is faster."""
+    asked = []
+    monkeypatch.setattr(own_products._C, "time_product", lambda *sizes: asked.append(sizes[:3]) or (2, 1))
+    with config.patch(cache_dir=str(tmp_path)):
+        assert own_products._compared(shape, _C.product_class(*shape)) is Library.VECTORS
+    assert asked == [measured_at]
+
+
+@needs_kernels
+def test_classes_of_products():
+    """Sizes up to twice apart from 64 on, layouts, and columns that are no whole vectors."""
+    def classes(*shapes):
+        return [_C.product_class(*shape) for shape in shapes]
+
+    one, *same = classes((512, 768, 768, False, True), (300, 1024, 600, False, True), (512, 520, 1000, False, True))
+    assert {*same} == {one}
+    others = classes((512, 769, 768, False, True), (512, 768, 768, False, False), (512, 768, 768, True, True),
+                     (513, 768, 768, False, True), (512, 1032, 768, False, True), (512, 768, 512, False, True))
+    assert len({one, *others}) == 1 + len(others)
+
+
 @pytest.mark.parametrize(
     ("own", "shape", "ours"),
     [(120, (1, 768, 768, False, True), True), (140, (1, 768, 768, False, True), False),

@@ -1,7 +1,7 @@
 /* Which library multiplies two matrices of float32: the BLAS that ATen calls, or our own kernels (_gemm.c). Products are told apart
- * by classes: how many rows, columns and terms there are, roughly, and which operands are transposed. A class is ours once it was
- * measured that our kernels, by vectors or by tiles, are faster (runtime/own_products.py); until then, and for float64, the BLAS is
- * called, as in eager. */
+ * by classes: how many rows, columns and terms there are, roughly, which operands are transposed, and whether all rows of the result
+ * begin where a vector may, without which MKL is slower. A class is ours once it was measured that our kernels, by vectors or by
+ * tiles, are faster (runtime/own_products.py); until then, and for float64, the BLAS is called, as in eager. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -15,8 +15,9 @@
 #include "_program.h"
 #include "_turns.h"
 
-/* Sizes of one class are up to four times apart: 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, and from 257 on. */
-enum { SIZES = 6, LAYOUTS = 4, CLASSES = SIZES * SIZES * SIZES * LAYOUTS };
+/* Sizes of one class are up to four times apart, and from 64 on up to twice: 1, 2 to 4, 5 to 16, 17 to 64, 65 to 128, 129 to 256,
+ * ..., and from 2049 on. */
+enum { SIZES = 10, TWICE_FROM = 64, LAYOUTS = 8, VECTOR = 8, CLASSES = SIZES * SIZES * SIZES * LAYOUTS };
 /* Multiplications below which nothing is gained: such products are the BLAS's, and equal eager's to the bit. */
 enum { LEAST_WORK = 1 << 14 };
 
@@ -28,7 +29,7 @@ static int
 size_class(int64_t size)
 {
     int found = 0;
-    for (int64_t last = 1; found < SIZES - 1 && size > last; last *= 4) {
+    for (int64_t last = 1; found < SIZES - 1 && size > last; last *= last < TWICE_FROM ? 4 : 2) {
         found++;
     }
     return found;
@@ -37,7 +38,8 @@ size_class(int64_t size)
 static int
 class_of(int64_t m, int64_t n, int64_t k, int a_turned, int b_turned)
 {
-    return ((size_class(m) * SIZES + size_class(n)) * SIZES + size_class(k)) * LAYOUTS + 2 * a_turned + b_turned;
+    int layout = 4 * (n % VECTOR != 0) + 2 * a_turned + b_turned;
+    return ((size_class(m) * SIZES + size_class(n)) * SIZES + size_class(k)) * LAYOUTS + layout;
 }
 
 static int

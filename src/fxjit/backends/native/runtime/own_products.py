@@ -1,9 +1,9 @@
 """What multiplies matrices of float32 and bfloat16: ATen's libraries, or kernels of ours where those are faster: measured.
 
 Products are told apart by classes (_products.c): roughly how many rows, columns and terms, and which operands are transposed. A
-class is measured when the first program with such a product is built, on matrices of its size up to `MOST` in each direction: a
-few milliseconds, once for a processor. What counts is one thread's own time, since others' work would decide otherwise; our
-kernels gain as much from more threads as the BLAS does.
+class is measured when the first program with such a product is built, on matrices of its size up to `MOST`: up to a tenth of a
+second for the largest, once for a processor. What counts is one thread's own time, since others' work would decide otherwise;
+our kernels gain as much from more threads as the BLAS does.
 """
 
 from __future__ import annotations
@@ -21,17 +21,23 @@ from .measured import in_turns, may_decide, nanoseconds
 
 #: Rows, columns and terms of a product, and whether its first and its second operand are transposed.
 Shape: TypeAlias = tuple[int, int, int, bool, bool]
-#: Sizes up to which products are measured: larger ones have the speed of these, which take half a millisecond.
-MOST: Final = 320
-#: How many calls of each library, of which the shortest counts; and how much faster a change of library has to be.
-TURNS, MARGIN = 9, 1.02
+#: Rows, columns and terms up to which products are measured. Smaller ones do not tell what is faster at large ones: by what was
+#: found with up to 320 of each, the products of 17 models took, of the time by the faster library for each, 1.05 in inference
+#: of BERT-base and Llama, 1.11 of a mixture of experts, 1.33 of GPT-2; by these 1.00 to 1.02 (a Zen 3, one thread, loaded).
+#: What columns have beyond whole vectors stays: 512 rows, 768 terms and 2048 columns take MKL 1.02 of our time, 2049 1.27,
+#: 50257 1.29, 50272 1.06.
+MOST: Final = (512, 2048, 768)
+VECTOR: Final = 8
+#: How many calls of each library, of which the shortest counts, and how many of products with more multiplications than so
+#: many; how much faster a change of library has to be.
+TURNS, TURNS_OF_LARGE, LARGE, MARGIN = 9, 3, 1 << 25, 1.02
 #: Rows up to which the weights' bytes take the time, bytes from which weights come from memory rather than from a cache, and
 #: how much slower our kernels may be then in the cache, where products are measured: they fetch ahead, the BLAS does not.
 #: 1 x 192 x 768 in the cache 3.6 us by MKL, 3.9 by ours; from memory 15 and 31 GB/s of weights.
 FEW_ROWS, FROM_MEMORY, SLOWER_IN_CACHE = 4, 1 << 19, 1.3
 
 #: Counts up when the kernels change: what was measured of others is no longer true.
-KERNELS: Final = 8
+KERNELS: Final = 9
 
 
 class Library(enum.IntEnum):
@@ -64,9 +70,12 @@ def fastest(shape: Shape, number: int) -> Library:
 
 def _compared(shape: Shape, number: int) -> Library:
     m, n, k, a_turned, b_turned = shape
+    rows, columns, terms = map(min, (m, n, k), MOST)
+    columns += n % VECTOR if columns < n else 0
+    turns = TURNS if rows * columns * terms <= LARGE else TURNS_OF_LARGE
     blas, *own = nanoseconds(
         ("own products", KERNELS, number),
-        lambda: _C.time_product(min(m, MOST), min(n, MOST), min(k, MOST), a_turned, b_turned, TURNS),
+        lambda: _C.time_product(rows, columns, terms, a_turned, b_turned, turns),
         "libraries of products compared",
         lambda found: f"products like {m} x {n} x {k}: {found[0] / 1e3:.1f} us by BLAS, by our kernels "
                       + ", ".join(f"{each / 1e3:.1f} us" for each in found[1:]))
@@ -110,6 +119,8 @@ def _compare_pairs(m: int, n: int, k: int) -> list[int]:
 
 # Products by packed weights
 
+#: Sizes up to which those of float32 are measured.
+MOST_OF_FLOATS: Final = (320, 320, 320)
 _packed: dict[tuple[torch.dtype, int, int, int], bool] = {}
 
 
@@ -118,7 +129,7 @@ def packed_is_faster(dtype: torch.dtype, m: int, n: int, k: int) -> bool:
     multiply them as they are; of sizes that are powers of two, the next ones."""
     if not may_decide() or m * n * k < LEAST_OF_PAIRS:
         return False
-    most = (MOST, MOST, MOST) if dtype is torch.float32 else MOST_OF_PAIRS
+    most = MOST_OF_FLOATS if dtype is torch.float32 else MOST_OF_PAIRS
     m, n, k = (min(1 << (size - 1).bit_length(), limit) for size, limit in zip((m, n, k), most, strict=True))
     if (dtype, m, n, k) not in _packed:
         lying, packed = nanoseconds(
