@@ -242,8 +242,8 @@ class Calls:
         return new
 
     def linear(self, rows: torch.fx.Node, weight: torch.fx.Node, *bias: Any) -> torch.fx.Node:
-        """A linear layer over rows without gaps, which gives such rows: torch's fakes come to that by way of views and products,
-        which takes them a tenth of a second where sizes vary."""
+        """A linear layer over rows without gaps, which gives such rows: torch's fakes come to that by way of views and
+        products, which takes them a tenth of a second where sizes vary."""
         new = self.graph.call_function(aten.linear.default, (rows, weight, *bias))
         with torch.no_grad(), self.mode:
             new.meta["val"] = value_of(rows).new_empty([*value_of(rows).shape[:-1], value_of(weight).shape[0]])
