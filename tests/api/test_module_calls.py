@@ -4,6 +4,7 @@ besides is done, and arguments are bound as Python binds them."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.nn.modules.module as torch_module
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
 from fxjit.module import compile_in_place
@@ -272,3 +274,39 @@ def test_hooks_that_are_never_traced_run_around_the_graph(in_place: bool) -> Non
     assert not fxjit.counters["graph_break"]
     # `forward`, and the other hook, which is a frame of its own
     assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["compiled", "in place"])
+def test_a_trace_of_another_thread_changes_nothing_that_guards_look_at(in_place: bool) -> None:
+    """While AOTAutograd traces, each module's class calls a wrapper of its `__call__`, in all threads: the compiled
+    module took that for its class's own, and what was compiled with it as a part was compiled anew."""
+    model, counting, results = nn.Linear(3, 3), CompileCounter(), []
+    expected = model(torch.ones(2, 3)) + 1
+    if in_place:
+        compile_in_place(model, region_options(backend=counting))
+        module: Any = model
+    else:
+        module = fxjit.compile(model, backend=counting)
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return module(x) + 1
+
+    compiled = fxjit.compile(whole, backend=counting)
+    compiled(torch.ones(2, 3))
+    module(torch.ones(2, 3))
+    before = (counting.frame_count, vars(module).get("forward"))
+
+    def call_in_another_thread() -> None:
+        thread = threading.Thread(target=lambda: results.append(module(torch.ones(2, 3)) + 1))
+        thread.start()
+        thread.join()
+
+    def traces(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        make_fx(lambda x: (call_in_another_thread(), x.sin())[1])(torch.ones(2))
+        return gm.forward
+
+    fxjit.compile(lambda x: x.sin(), backend=traces)(torch.ones(2))
+    assert results and all(torch.equal(result, expected) for result in results)
+    results.append(compiled(torch.ones(2, 3)))
+    assert torch.equal(results[-1], expected)
+    assert (counting.frame_count, vars(module).get("forward")) == before

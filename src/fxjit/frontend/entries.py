@@ -324,6 +324,11 @@ def compiling(code: CodeType, key: object) -> Iterator[bool]:
         own[1].set()
 
 
+def compiled_by_another_thread() -> bool:
+    """Whether another thread compiles now, for which torch patches methods that all threads call."""
+    return _compiling_thread not in (None, threading.get_ident())
+
+
 def wait_for_other(code: CodeType, key: object) -> bool:
     """Waits for another thread that is compiling this; False where there is none, or none that could end before us."""
     if _compiling_thread == threading.get_ident():
