@@ -124,3 +124,65 @@ def test_the_last_that_holds_it_lets_go(program: Any) -> None:
     compiled = fxjit.compile(program, backend="eager")
     for _ in range(2):
         assert same(expected, call(compiled))
+
+
+class Watched:
+    """As a profiler of a trainer: its end is seen."""
+
+    def __init__(self, ended: list[str]) -> None:
+        self.ended = ended
+
+    def __del__(self) -> None:
+        self.ended.append("ended")
+
+
+class Owner:
+    def __init__(self, ended: list[str]) -> None:
+        self.watched, self.results = Watched(ended), []
+
+
+class Logging(torch.nn.Module):
+    def __init__(self, ended: list[str]) -> None:
+        super().__init__()
+        self.owner: Any = Owner(ended)
+        self.calls = 0
+
+    def log(self, value: torch.Tensor) -> None:
+        owner = self.owner
+        _append(owner.results, value)
+        owner.logged = True
+
+    def forward(self, x: torch.Tensor, mode: str) -> Any:
+        y = x * 2
+        if mode == "kept":
+            self.log(y.sum())
+            self.calls += 1
+        else:
+            owner, self.owner = self.owner, None
+            _append(owner.results, y.sum())
+            del owner
+        return y + len(self.ended_so_far)
+
+
+@fxjit.disable
+def _append(results: list[Any], value: torch.Tensor) -> None:
+    results.append(value)
+
+
+@pytest.mark.parametrize("mode", ["kept", "moved out"])
+def test_what_a_module_of_the_frame_holds_does_not_end_where_a_name_does(mode: str) -> None:
+    """Lightning's trainer has a profiler with a `__del__`, and a frame that goes on behind the call of `self.log` is given the
+    trainer: each broke once more where that name ended, though the module has the trainer, too."""
+    found = []
+    for compiles in (False, True):
+        ended: list[str] = []
+        module = Logging(ended)
+        module.__dict__["ended_so_far"] = ended
+        fxjit.reset()
+        fxjit.counters.clear()
+        called: Any = fxjit.compile(module, backend="eager") if compiles else module
+        found.append((called(torch.ones(2), mode), list(ended)))
+    assert same(found[0], found[1])
+    assert found[1][1] == ([] if mode == "kept" else ["ended"])
+    if mode == "kept":
+        assert sum(fxjit.counters["graph_break"].values()) == 1  # at the disabled call

@@ -120,6 +120,10 @@ class Ends:
             missing.pop(id(obj), None)
             if not missing:
                 return
+        for obj in self._held_by_modules(machine):
+            missing.pop(id(obj), None)
+        if not missing:
+            return
         machine.t.break_("object-let-go", value=type(next(iter(missing.values()))).__name__)
 
     def _values_of(self, objects: Iterable[object]) -> dict[int, object]:
@@ -170,6 +174,18 @@ class Ends:
             if not isinstance(root, LocalSource) or root in bound:
                 todo.append(value)
         return self._walk(todo, set(), wanted)
+
+    def _held_by_modules(self, machine: Machine) -> Iterator[object]:
+        """What modules of the frames hold, as far as the trace has not changed it: others hold the modules as well."""
+        todo: deque[Value] = deque()
+        for value in _of_frames(machine):
+            value = (value.realized or value) if isinstance(value, Lazy) else value
+            obj = value.peek() if isinstance(value, Lazy) else getattr(value, "obj", None)
+            if isinstance(obj, torch.nn.Module):
+                stored = self._effects.stored_attrs(value)
+                kept = (held for name, held in (instance_namespace(obj) or {}).items() if name not in stored)
+                yield from self._below(self._unchanged(kept, set(), todo), _DEPTH, todo)
+        yield from self._walk(todo, set())
 
     def _walk(self, todo: deque[Value], seen: set[int], wanted: Mapping[int, object] = _NONE) -> Iterator[object]:
         """Those whose end can be seen that the values hold, the nearest first, and the objects of values that are `wanted`.
