@@ -21,9 +21,8 @@ from torch.nn.parameter import is_lazy
 
 from . import _C, torch_private
 from .artifact import METHODS
-from .frontend import entries
 from .options import RegionOptions
-from .regions import code_of, compiled_function, disabled_function, inlining, note_options, on_miss
+from .regions import code_of, compiled_function, disabled_function, inlining, is_of_another_trace, note_options, on_miss
 from .skips import Verdict, function_verdict, is_librarys, marks
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -69,7 +68,7 @@ class OptimizedModule(nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # In C for calls from outside (frontend/_modules.c), as long as no `if` below changes anything.
         called: Any = type(self._modules["_orig_mod"]).__call__
-        if called is not self._called and not _is_of_another_trace(called, self._called):
+        if called is not self._called and not is_of_another_trace(called, self._called):
             self._follow_class()
         if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
             # Straight to the dicts: an attribute that is not there costs more than a small graph.
@@ -175,12 +174,6 @@ class OptimizedModule(nn.Module):
 
 
 _C.know_modules(nn.Module, vars(_torch_module), torch_private.get("torch._C._get_tracing_state"), OptimizedModule)
-
-
-def _is_of_another_trace(call: Any, own: Any) -> bool:
-    """Whether a class's `__call__` is torch.fx's wrapper of its own, there as long as another thread traces: guards on what the
-    module calls are of its own, and it is in place again soon."""
-    return getattr(call, "__wrapped__", None) is own and entries.compiled_by_another_thread()
 
 
 def _compiled_alike(options: RegionOptions | None, frozen: bool, reason: str | None, fn: Any) -> Any:

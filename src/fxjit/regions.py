@@ -459,3 +459,9 @@ def reduced(function: Any) -> str | tuple[Any, ...]:
 
 def _compiled_as_before(options: RegionOptions, fn: Callable[..., Any], frozen: bool) -> Any:
     return compiled_function(options, fn, frozen=frozen)
+
+
+def is_of_another_trace(call: Any, own: Any) -> bool:
+    """Whether a class's `__call__` is torch.fx's wrapper of its own, there as long as another thread traces: guards on what the
+    module calls are of its own, and it is in place again soon."""
+    return getattr(call, "__wrapped__", None) is own and entries.compiled_by_another_thread()
