@@ -298,7 +298,8 @@ def _may_not_fail(chosen: RegionOptions) -> bool:
 
 def _outside() -> str | None:
     """The ambient interpreter that observes each operator: a transform (vmap, grad), forward differentiation, a dispatch
-    mode, a mode of `__torch_function__`, `torch.export`, `torch.jit.trace` or `torch.fx.symbolic_trace`; None: nothing.
+    mode, or none allowed, a mode of `__torch_function__`, `torch.export`, `torch.jit.trace` or `torch.fx.symbolic_trace`;
+    None: nothing.
     Queried before the compiler is imported, since torch.export replaces builtin functions meanwhile."""
     torch_private.require()
     torch: Any = importlib.import_module("torch")  # `import fxjit` does without it
@@ -306,6 +307,8 @@ def _outside() -> str | None:
         return "a transform of torch.func"
     if torch._C._len_torch_dispatch_stack() > 0:
         return "a dispatch mode"
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):  # fake tensors would be none
+        return "a block in which __torch_dispatch__ is disabled"
     if torch._C._get_tracing_state() is not None:
         return "torch.jit.trace"
     if torch.compiler.is_exporting():

@@ -1,7 +1,8 @@
 """`while` loops that data end are compiled without a setting: between two decisions an iteration is one graph, whatever their
 number.
 
-Loops with other breaks in them, and such in or around a `for` loop, need `config.resume_in_loops` (test_loops.py).
+Those in or around a `for` loop are in test_for_loops.py. Loops with other breaks in them need `config.resume_in_loops`
+(test_loops.py).
 """
 
 from __future__ import annotations
@@ -148,9 +149,9 @@ def test_one_with_another_break_in_it_is_given_up() -> None:
     assert list(fxjit.counters["skip"]) == ["Graph break in a loop"]
 
 
-def test_one_in_a_for_loop_is_given_up() -> None:
+def test_one_in_a_loop_over_functions_is_given_up() -> None:
     def fn(x):
-        for _ in range(3):
+        for _ in (torch.sin, torch.cos):
             while x.norm() > 1:
                 x = x * 0.5
             x = x * 3

@@ -146,6 +146,7 @@ STATES: dict[str, Callable[[Fn, torch.Tensor], Any]] = {
     "jvp": lambda fn, x: torch.func.jvp(fn, (x,), (torch.ones_like(x),)),
     "functionalize": lambda fn, x: torch.func.functionalize(fn)(x),
     "forward differentiation": lambda fn, x: torch.autograd.functional.jvp(fn, x, torch.ones_like(x)),
+    "dispatch disabled": within(torch._C._DisableTorchDispatch),
     "inference mode": within(torch.inference_mode),
     "no_grad": within(torch.no_grad),
     "enable_grad": within(torch.enable_grad),

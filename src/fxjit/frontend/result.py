@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fxjit.frontend.values.base import Value
 
@@ -59,6 +59,10 @@ class ManagerValue(Protocol):
         restores the state outside it."""
 
 
+#: How the parameters of a resume function begin that bring the iterators of loops it goes on in (values/iterators.py).
+LOOP_PARAMETER: Final = ".loop"
+
+
 @dataclass(frozen=True, slots=True)
 class WithBlock:
     """A `with` that is open at the break point: `stack_index` is where its exit callable lies on the stack."""
@@ -79,6 +83,8 @@ class FrameState:
     kept: frozenset[str] = frozenset()
     #: Where an exception is being handled: the stack index of what PUSH_EXC_INFO put below it, and the exception.
     handled: Mapping[int, Value] = field(default_factory=dict)
+    #: The stack indices of the iterators of loops that are resumed: they move on for real from here on.
+    loops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,8 @@ class BreakEpilogue:
         bound = tuple(name for name in self.code.varnames if name in self.bound and name in live)
         bound += tuple(name for name in self.bound if name in live and name not in bound)
         handled = tuple(at for at in self.handled if at < outcome.own)
-        point = ResumePoint(origin.index, outcome.nulls, exits, bound, handled)
+        loops = tuple(at for at in self.state.loops if at < outcome.own)
+        point = ResumePoint(origin.index, outcome.nulls, exits, bound, handled, loops=loops)
         if self.break_.kind == "region":
             return region_function_of(origin.code, point)
         return resume_function_of(origin.code, point)

@@ -17,6 +17,7 @@ from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
 from fxjit.frontend.bytecode.flow import first_argument, live_before, may_be_unbound, reachable
 from fxjit.frontend.bytecode.instruction import Code, Handler, Instruction
+from fxjit.frontend.result import LOOP_PARAMETER
 from fxjit.resume.blocks import enter, handle, original_exit_handlers
 
 CAPTURED_SELF = ".self"
@@ -45,6 +46,8 @@ class ResumePoint:
     """Those of the locals that are unbound where `UNBOUND` comes for them."""
     leaves: tuple[HandOver, ...] | None = None
     """Of an interpreted region, which is not traced (region.py): where it hands over to other resume functions."""
+    loops: tuple[int, ...] = ()
+    """The stack entries that are iterators of loops which go on for real (values/iterators.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class _Writer:
         first = first_argument(code)
         self.first = CAPTURED_SELF if first in cells else first
         self.locals = tuple(name for name in point.locals if name != self.first)
-        parameters = [*self.inner, *(parameter(self.code, at) for at in self.stack)]
+        parameters = [*self.inner, *(parameter(self.code, at, point) for at in self.stack)]
         parameters += [local_parameter(self.code, name) for name in self.locals]
         if self.first is not None:
             parameters.insert(0, self.first)
@@ -158,7 +161,7 @@ class _Writer:
                 if is_null:
                     asm.push_null()
                     continue
-                asm.take_local(parameter(self.code, at))
+                asm.take_local(parameter(self.code, at, point))
                 if at in point.exits:
                     enter(asm)
                 elif at in point.handled:
@@ -312,10 +315,10 @@ def _inner_parameters(point: ResumePoint) -> tuple[str, ...]:
     return (".resume", *(f".resume{nth}" for nth in range(point.inner.code.co_argcount)))
 
 
-def parameter(code: Code, at: int) -> str:
+def parameter(code: Code, at: int, point: ResumePoint) -> str:
     """The parameter that brings a stack entry to a resume function of `code`; which may be one itself, with such parameters of
     its own among its locals."""
-    return _free_name(code, f".stack{at}")
+    return _free_name(code, f"{LOOP_PARAMETER if at in point.loops else '.stack'}{at}")
 
 
 def local_parameter(code: Code, name: str) -> str:

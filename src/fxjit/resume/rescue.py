@@ -42,7 +42,8 @@ class Rescue:
         depth = self.handler.depth
         resume_function = resume_function_of(self.original.code, ResumePoint(
             outcome.index, outcome.nulls, tuple(at for at in point.exits if at < depth),
-            tuple(name for name in point.locals if name in live), tuple(at for at in point.handled if at < depth)))
+            tuple(name for name in point.locals if name in live), tuple(at for at in point.handled if at < depth),
+            loops=tuple(at for at in point.loops if at < depth)))
         asm.place(self.label)
         error = asm.fresh_local("error")
         asm.store_local(error)
@@ -56,7 +57,7 @@ class Rescue:
             elif at == len(outcome.nulls) - 1:
                 asm.take_local(error)
             else:
-                asm.take_local(parameter(self.original, at))
+                asm.take_local(parameter(self.original, at, point))
         for name in resume_function.locals:
             asm.take_local(local_parameter(self.original, name))
         asm.call(1 + (resume_function.first is not None) + len(resume_function.stack) + len(resume_function.locals))

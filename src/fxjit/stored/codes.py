@@ -137,7 +137,7 @@ def _pack_resume_function(code: CodeType, original: CodeType, point: ResumePoint
     leaves = None if point.leaves is None else [
         [each.index, list(each.nulls), _pack_inner(each.to.code, frame)[1:], list(each.doubtful)] for each in point.leaves]
     entered = [point.index, list(point.nulls), list(point.exits), list(point.locals), list(point.handled), inner,
-               point.constructs, list(point.doubtful), leaves]
+               point.constructs, list(point.doubtful), leaves, list(point.loops)]
     return [whose, {"point": entered, "digest": _digest(code), "code": pack_code(code, frame), "stack": list(made.stack),
                     "locals": list(made.locals), "freevars": list(made.freevars), "first": made.first,
                     "indices": list(made.indices)}]
@@ -197,12 +197,12 @@ def _digest(code: CodeType) -> str | None:
 
 def _read_resume_function(whose: int | list[Any] | None, packed: dict[str, Any], frame: FrameCode) -> ResumeFunction:
     """The resume function that the process has for this point, or the stored one, which it then has."""
-    index, nulls, exits, locals_, handled, first, constructs, doubtful, leaves = packed["point"]
+    index, nulls, exits, locals_, handled, first, constructs, doubtful, leaves, loops = packed["point"]
     inner = None if first is None else _read_resume_function(first[0], first[1], frame)
     ends = None if leaves is None else tuple(HandOver(at, tuple(left), _read_resume_function(to[0], to[1], frame), tuple(names))
                  for at, left, to, names in leaves)
     point = ResumePoint(index, tuple(nulls), tuple(exits), tuple(locals_), tuple(handled), inner, constructs, tuple(doubtful),
-                        ends)
+                        ends, tuple(loops))
     known = cache.known_resume_function(frame.at(whose), point)
     if known is not None and packed["digest"] is not None and _digest(known.code) == packed["digest"]:
         return known

@@ -234,18 +234,12 @@ def may_leave_for_loop(code: Code, index: int) -> bool:
     return index in _lone_for_loops(code) and any(cycles.get(target) != cycles[index] for target in successors(code, index))
 
 
-def in_for_loop_left_early(code: Code, index: int) -> bool:
-    """Whether the first instruction from `index` on that is in a loop is in a `for` loop with such a jump."""
-    lone = _lone_for_loops(code)
-    count = len(code.instructions)
-    while index < count and index not in _cycles(code):
-        following = list(successors(code, index))
-        if len(following) != 1:
-            return False
-        index = following[0]
-    cycle = _cycles(code).get(index)
-    return index in lone and any(may_leave_for_loop(code, at) for at, each in lone.items() if each == cycle
-                                 and code.instructions[at].opname.startswith("POP_JUMP"))
+def for_loops_around(code: Code, index: int) -> int:
+    """How many `for` loops the instruction at `index` is in: the iterator of each is on the stack."""
+    ends: dict[int, int] = {}
+    for loop in loops(code):
+        ends[loop.head] = max(loop.last, ends.get(loop.head, 0))
+    return sum(head <= index <= end and code.instructions[head].opname == "FOR_ITER" for head, end in ends.items())
 
 
 def _lone_for_loops(code: Code) -> dict[int, int]:

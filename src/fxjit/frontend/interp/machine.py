@@ -335,6 +335,7 @@ class Machine:
             cells=dict(self.cells),
             blocks=resumability.open_blocks(self, self.t.break_points, cause),
             handled=resumability.handled_exceptions(self, self.t.break_points, cause),
+            loops=resumability.loops_gone_on_in(self),
         )
 
     @property

@@ -15,7 +15,7 @@ import torch
 from fxjit import config
 from fxjit.errors import BreakGraph, SkipFrameSignal, leave_trace
 from fxjit.frontend.bytecode.flow import (
-    in_for_loop_left_early,
+    for_loops_around,
     in_loop,
     in_while_loop,
     live_before,
@@ -26,10 +26,11 @@ from fxjit.frontend.interp.stack_values import PreviousExceptionValue, WithExitV
 from fxjit.frontend.result import FrameState, WithBlock
 from fxjit.frontend.tracer import EffectLog
 from fxjit.frontend.values import instance_dicts
-from fxjit.frontend.values.base import Lazy, Value
+from fxjit.frontend.values.base import NULL, Lazy, Value
 from fxjit.frontend.values.contexts import grad_mode_set_at, left_open
 from fxjit.frontend.values.descriptors import find
-from fxjit.frontend.values.iterators import ResumedIteratorValue
+from fxjit.frontend.values.iteration import IteratorValue
+from fxjit.frontend.values.iterators import ResumedIteratorValue, gives_like_items
 from fxjit.frontend.values.sequence import ListValue
 from fxjit.guards.source import GlobalSource, LocalSource, Source
 from fxjit.homes import module_of
@@ -68,13 +69,35 @@ def why_not_resumable(machine: Machine, index: int) -> _Skip | None:
 
 def _decides_on_iteration(machine: Machine, index: int) -> bool:
     """Whether a loop is at a decision on data, as those that go on until something converges: between two of these an iteration
-    is one graph, whatever their number. A `while` loop is at any decision; a `for` loop where that may leave it, and where it
-    goes on behind it, with an iterator that moves on for real (values/iterators.py)."""
-    code = machine.code
-    if code.instructions[index].opname.startswith("POP_JUMP"):
-        return in_while_loop(code, index) or (machine.parent is None and may_leave_for_loop(code, index))
-    return code.instructions[index].opname == "FOR_ITER" and machine.parent is None and (
-        isinstance(machine.stack[-1], ResumedIteratorValue) and in_for_loop_left_early(code, index))
+    is one graph, whatever their number. A `while` loop is at any decision; a `for` loop where that may leave it, or where it
+    and the loops around it give items that one program takes; and where it goes on behind it, with an iterator that moves on
+    for real (values/iterators.py)."""
+    code, opname = machine.code, machine.code.instructions[index].opname
+    if opname.startswith("POP_JUMP") and in_while_loop(code, index):
+        return True
+    if machine.parent is not None or not opname.startswith(_DECISIONS):
+        return False
+    if opname == "FOR_ITER":
+        return isinstance(machine.stack[-1].realize(), ResumedIteratorValue)
+    found = [machine.stack[at].realize() for at in _iterators(machine)]
+    return may_leave_for_loop(code, index) or (
+        len(found) == for_loops_around(code, index) and all(map(gives_like_items, found)))
+
+
+_DECISIONS = ("POP_JUMP", "FOR_ITER")
+
+
+def _iterators(machine: Machine) -> list[int]:
+    """Where on the stack iterators lie."""
+    return [at for at, value in enumerate(machine.stack) if value is not NULL and isinstance(value.realize(), IteratorValue)]
+
+
+def loops_gone_on_in(machine: Machine) -> tuple[int, ...]:
+    """The stack indices of the iterators of loops that the root frame goes on in behind a decision, where it breaks now."""
+    at_decision = machine.instructions[machine.pc].opname.startswith(_DECISIONS)
+    if machine.parent is not None or not at_decision or not in_loop(machine.code, machine.pc):
+        return ()
+    return tuple(_iterators(machine))
 
 
 def _loops_over_real_iterator(machine: Machine, index: int) -> bool:

@@ -12,10 +12,13 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from fxjit.frontend.bytecode.flow import may_leave_for_loop
+from fxjit.frontend.bytecode.instruction import Code
+from fxjit.frontend.result import LOOP_PARAMETER
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value
-from fxjit.guards.source import Source
+from fxjit.guards.source import LocalSource, Source
 
 
 class IteratorValue(Value):
@@ -147,6 +150,22 @@ class RangeIteratorValue(IteratorValue):
 
     def rebuild(self, cg: Rebuilder) -> None:
         cg.call(iter, self.left)
+
+
+def is_item_of_resumed_loop(code: Code, source: Source) -> bool:
+    """Whether the object is, or is in, what a `for` loop gave that `code`, a resume function, goes on in; and no decision on
+    data ends that loop, so that there are as many iterations as items."""
+    root = source
+    while not isinstance(root, LocalSource):
+        if (parent := root.base) is None:
+            return False
+        root = parent
+    slots = code.argument_slots
+    if root.name not in slots or not root.name.startswith(".stack"):
+        return False
+    before = slots[slots.index(root.name) - 1]
+    return before.startswith(LOOP_PARAMETER) and not any(
+        each.opname.startswith("POP_JUMP") and may_leave_for_loop(code, each.index) for each in code.instructions)
 
 
 # -- what the new bytecode calls --------------------------------------------------------------------------------

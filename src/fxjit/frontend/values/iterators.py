@@ -12,15 +12,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
+import torch
+
 from fxjit import config
-from fxjit.frontend.bytecode.flow import in_for_loop_left_early
-from fxjit.frontend.bytecode.instruction import Code
+from fxjit.frontend.result import LOOP_PARAMETER
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.base import Lazy, Rebuilder, Value
 from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue, exhausted_iterator
 from fxjit.frontend.values.ranges import as_index
-from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import ApplySource, LocalSource, Source
@@ -291,7 +293,7 @@ class CallIteratorValue(IteratorValue):
 
 
 #: How the parameters of a resume function begin that bring what was on the stack: of the frame, of those it called.
-_LEFT_OVER: Final = (".stack", ".resume")
+_LEFT_OVER: Final = (".stack", ".resume", LOOP_PARAMETER)
 
 
 class ResumedIteratorValue(IteratorValue):
@@ -313,18 +315,36 @@ def is_left_over(source: Source) -> bool:
 
 def _resumed(t: Tracer, obj: Any, source: Source) -> Value | None:
     """The value of an iterator that a break left on the stack, inside of the loop over it; None for any other."""
-    if is_left_over(source) and (config.resume_in_loops or _goes_on_in_loop(t.root.code, source)):
-        return ResumedIteratorValue(type(obj), source)
-    return None
+    goes_on = isinstance(source, LocalSource) and source.name.startswith(LOOP_PARAMETER)
+    return ResumedIteratorValue(type(obj), source) if goes_on or (config.resume_in_loops and is_left_over(source)) else None
 
 
-def _goes_on_in_loop(code: Code, source: Source) -> bool:
-    """Whether the resume function takes the iterator of a `for` loop that a decision on data broke in (resumability.py): it
-    begins in there, once the stack is as it was."""
-    for each in code.instructions:
-        if each.opname.startswith("LOAD_FAST") and isinstance(source, LocalSource) and each.argval == source.name:
-            return in_for_loop_left_early(code, each.index)
-    return False
+def gives_like_items(value: Value) -> bool:
+    """Whether all iterations of a loop over this iterator are one program: it gives numbers and tensors, whose values and
+    sizes vary, and not modules or functions, of which each is compiled by itself."""
+    if isinstance(value, ZipValue):
+        return all(map(gives_like_items, value.parts))
+    if isinstance(value, EnumerateValue):
+        return gives_like_items(value.part)
+    if isinstance(value, SequenceIteratorValue):
+        return all(map(_is_number_or_tensor, value.rest()))
+    return isinstance(value, (RangeIteratorValue, CountValue, ResumedIteratorValue))
+
+
+def _is_number_or_tensor(item: Value) -> bool:
+    """Without looking at it: that it is resumed in a loop over it is no fact that the code relies on."""
+    obj = item.peek() if isinstance(item, Lazy) else None
+    if isinstance(obj, (tuple, list)):
+        return all(isinstance(each, _NUMBERS_AND_TENSORS) for each in obj)
+    if obj is not None:
+        return isinstance(obj, _NUMBERS_AND_TENSORS)
+    value = item.realize()
+    if isinstance(value, (TupleValue, ListValue)):
+        return all(map(_is_number_or_tensor, value.items))
+    return isinstance(value, Value) and issubclass(value.pytype(), _NUMBERS_AND_TENSORS)
+
+
+_NUMBERS_AND_TENSORS: Final = (int, float, complex, torch.Tensor, np.ndarray, np.generic)
 
 
 def _underlying(iterator: Any) -> Any:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from fxjit import torch_private
+from fxjit.errors import SkipFrameSignal, leave_trace
 from fxjit.fake_execution import DECIDES_ON_DATA
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.iteration import is_item_of_resumed_loop
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.guards.kinds import ConstIs
 
@@ -63,6 +65,9 @@ class SymValue(Value):
 
     def specialize(self, t: Tracer) -> Value:
         """The constant it has in this call; the entry holds for this number only from now on."""
+        if self.source is not None and is_item_of_resumed_loop(t.root.code, self.source):
+            why = f"each iteration needs its own number, {self.source}, while tracing"
+            leave_trace(SkipFrameSignal("skip-loop", {"why": why}))
         if self.source is not None and isinstance(self.sym, torch.SymFloat):
             number = self.sym.node.hint
             t.guard(ConstIs(self.source, number))
