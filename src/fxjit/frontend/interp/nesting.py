@@ -42,9 +42,9 @@ def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
     frames: list[Machine] = list(signal.frames)
     if frames and (signal.reason in _ABOUT_THE_FRAME or _is_kept_out_of_line(frames[-1], signal)):
         frames.pop()
-    constructor = _torch_module_constructor(frames)
-    made_before = None if constructor is None else frames[constructor - 1].steps  # what it makes itself, the call makes again
-    frames = frames[:constructor]
+    maker = _maker_of_torch_modules(frames)
+    made_before = None if maker is None else frames[maker - 1].steps  # what it makes itself, the call makes again
+    frames = frames[:maker]
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_be_suspended(root):
         return root
     if signal.reason == "value-weak-reference" or referred_before(root.t, made_before):
@@ -84,14 +84,24 @@ def _is_kept_out_of_line(frame: Machine, signal: BreakGraph) -> bool:
     return signal.reason == "user-graph-break" and all(each.opname in _LOADS for each in before)
 
 
-def _torch_module_constructor(frames: list[Machine]) -> int | None:
-    """Where among `frames` the first is that is about to make one of torch's modules: what breaks there, its parameters first,
-    breaks for each of them; the call that makes the module runs as it is."""
+def _maker_of_torch_modules(frames: list[Machine]) -> int | None:
+    """Where among `frames` the first is that is about to make one of torch's modules, or one of torch's tools that make another
+    of a module (parametrisations, norms of weights): what breaks there, its parameters first, breaks for each of them; the
+    call that makes the module runs as it is."""
     for at, frame in enumerate(frames):
-        module = str(frame.globals.namespace.get("__name__", ""))
-        if at and frame.code.code.co_name == "__init__" and module.startswith("torch.nn.modules."):
+        module, code = str(frame.globals.namespace.get("__name__", "")), frame.code.code
+        makes = code.co_name == "__init__" and module.startswith("torch.nn.modules.")
+        if at and (makes or (module.startswith("torch.nn.utils.") and _changes_module(frame, frames[at + 1:]))):
             return at
     return None
+
+
+def _changes_module(frame: Machine, called: list[Machine]) -> bool:
+    """Whether a function is about a module, and has not come to run it."""
+    if frame.code.code.co_varnames[:1] != ("module",) or "module" not in frame.locals:
+        return False
+    module = frame.locals["module"].realize()
+    return not any(each.locals["self"].realize() is module for each in called if "self" in each.locals)
 
 
 def _function(frame: Machine) -> tuple[object, ...]:

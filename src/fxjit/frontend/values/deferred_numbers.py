@@ -41,7 +41,10 @@ _FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NUMBERS: Final = (bool, int, float)
 _WIDEST: Final[dict[type, torch.dtype]] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 #: Integers up to here are float64s, and float64s below half of it may have fractions.
-_EXACT: Final = 1 << 53
+_MANTISSA: Final = 53
+_EXACT: Final = 1 << _MANTISSA
+#: Integers of that many bits may have no place in int64.
+_WORD: Final = 64
 #: Integers of more bits are left alone: they may be too large for a float.
 _MOST_BITS: Final = 900
 
@@ -71,7 +74,7 @@ class DeferredNumber(Indistinct, ScalarOperand):
         super().__init__(None)
         self.kind, self.fn, self.args, self.origins, self.bits = kind, fn, tuple(args), origins, bits
         self.in_graph = in_graph
-        self._t = t
+        self._t, self._operand = t, cast("GraphTensor | None", None)
         t.new_source_state(_FAMILY)["made"] = True
 
     def pytype(self) -> type:
@@ -138,6 +141,9 @@ class DeferredNumber(Indistinct, ScalarOperand):
     def nb_binary(self, t: Tracer, op: str, other: Value, reflected: bool) -> Value | _NotImplemented:
         if isinstance(other, GraphTensor) and not reflected and op != "/" and self._operand_for(t, other.fake, op) is not None:
             return NOT_IMPLEMENTED  # the tensor's own operator takes it
+        if op == "/" and isinstance(other, GraphTensor) and not reflected:  # as Tensor.__rtruediv__ has it
+            inverse = cast("TensorValue", t.emit("reciprocal", [other]))
+            return t.emit(operator.mul, [inverse, self.operand_for(t, inverse.fake, "*")])
         if not self._is_operand(other):
             return NOT_IMPLEMENTED
         left, right = (other, self) if reflected else (self, other)
@@ -152,7 +158,8 @@ class DeferredNumber(Indistinct, ScalarOperand):
         bits = 0 if op == "/" or float in kinds else _BITS_OF[op](*widest)
         if max(*widest, bits) > _MOST_BITS:
             self.refuse()
-        return _made(t, float if op == "/" or float in kinds else int, protocol.BINARY[op], [left, right], bits=bits)
+        kind = float if op == "/" or float in kinds else int
+        return _made(t, kind, protocol.BINARY[op], [left, right], partial(_arithmetic, t, op, kind, left, right), bits)
 
     def operand_for(self, t: Tracer, tensor: torch.Tensor, op: str) -> Value | None:
         return self._operand_for(t, tensor, op) or self.refuse()
@@ -164,9 +171,11 @@ class DeferredNumber(Indistinct, ScalarOperand):
             return None
         if _is_under_others(t) or is_wrapper(tensor) or tensor.layout is not torch.strided:
             return None
-        number = self.in_graph()
+        number = self._operand if self._operand is not None and not t.captures_subgraph else self.in_graph()
         if not isinstance(number, GraphTensor) or number.fake.device != tensor.device:
             return None
+        if not t.captures_subgraph:  # whose nodes are its own
+            self._operand = number
         return number if tensor.dim() else t.emit("to", [number, t.make(tensor.dtype)])
 
     def nb_unary(self, t: Tracer, op: str) -> Value | _NotImplemented:
@@ -310,7 +319,7 @@ def of_function(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Val
     if not kinds <= set(_NUMBERS):
         return None
     if fn in (min, max):
-        return _made(t, kinds.pop(), fn, args, bits=max(map(_bits, args))) if len(kinds) == 1 else None
+        return _made(t, kinds.pop(), fn, args, partial(_extreme, t, fn, args), max(map(_bits, args))) if len(kinds) == 1 else None
     if fn is round:
         digits = args[1].as_constant() if len(args) == 2 and args[1].is_constant() else None
         return _made(t, float, fn, args) if args[0].pytype() is float and type(digits) is int and digits >= 0 else None
@@ -462,6 +471,50 @@ def _compared(t: Tracer, op: str, left: DeferredNumber, right: Value) -> Value |
     if isinstance(known, int) and abs(known) > (_EXACT if left.kind is float else (1 << 63) - 1):
         return None
     return t.emit(protocol.COMPARE[op], [tensor, t.make(float(known) if left.kind is float else known)])
+
+
+def _arithmetic(t: Tracer, op: str, kind: type, left: Value, right: Value) -> Value | None:
+    """`left op right` of the graph, where it is exact: in float64, or in int64, if the graph checks that the integers are small
+    enough for that."""
+    if op not in ("+", "-", "*", "/"):
+        return None
+    both, kinds = (left, right), {left.pytype(), right.pytype()}
+    if kind is int or op == "/":  # of two integers Python rounds the quotient alone
+        most = [_MANTISSA if isinstance(each, DeferredNumber) and each.kind is int else _bits(each) for each in both]
+        if float not in kinds and (max(most) if op == "/" else _BITS_OF[op](*most)) >= _WORD:
+            return None
+    tensors = [_exact_operand(t, each, kind, small=float not in kinds) for each in both]
+    if any(each is None for each in tensors):
+        return None
+    operands = [each for each in tensors if each is not None]
+    if op == "/" and any(isinstance(each, GraphTensor) and each.fake.device.type != "cpu" for each in operands):
+        return None  # a GPU multiplies by the inverse of a number
+    return t.emit(protocol.BINARY[op], operands)
+
+
+def _exact_operand(t: Tracer, number: Value, kind: type, small: bool) -> Value | None:
+    """A number, as one of this type, for an operator of the graph; an integer is checked where it has to be small."""
+    if number.is_constant():
+        return t.make(kind(number.as_constant()))
+    if not isinstance(number, DeferredNumber):
+        return None
+    if small and number.kind is int and number.bits > _MANTISSA and not are_within(t, ((">", -_EXACT), ("<", _EXACT)), number):
+        return None
+    tensor = number.in_graph()
+    return None if tensor is None else t.emit("to", [tensor, t.make(_WIDEST[kind])])
+
+
+def _extreme(t: Tracer, fn: Callable[..., Any], numbers: Sequence[Value]) -> Value | None:
+    """`min` or `max` of the graph: Python's keeps the first of those that are equal, or no numbers."""
+    kind = numbers[0].pytype()
+    tensors = [_exact_operand(t, each, kind, small=False) for each in numbers]
+    known = next((each for each in tensors if isinstance(each, GraphTensor)), None)
+    if known is None or any(each is None for each in tensors):
+        return None
+    found, *others = [t.emit("new_full", [known, t.make(()), each]) if each.is_constant() else each for each in tensors if each]
+    for each in others:
+        found = t.emit(torch.where, [t.emit(torch.gt if fn is max else torch.lt, [each, found]), each, found])
+    return found
 
 
 def _operand(t: Tracer, number: DeferredNumber) -> Value | None:
