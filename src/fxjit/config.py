@@ -73,8 +73,8 @@ compile_tensorless_frames: bool = _row(False, "Trace a frame that has no tensor 
 allow_empty_graphs: bool = _row(False, "Run new bytecode even where the graph came out empty.")
 resume_in_loops: bool = _row(
     False, "Resume after a graph break in a loop, instead of running the frame eagerly: an iteration is compiled by itself. "
-    "A `while` loop that decides on data, and a `for` loop that such a decision may leave, or that is over numbers and tensors, "
-    "are resumed there in any case."
+    "A `while` loop that decides on data, and a `for` loop that does and that such a decision may leave, or that is over "
+    "numbers and tensors, are resumed there in any case."
 )
 nested_graph_breaks: bool = _row(
     True, "A graph break in a function that is called keeps the graphs of its callers whole: the rests of all go in one. Not "

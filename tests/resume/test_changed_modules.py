@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 import fxjit
 
+
 class Symmetric(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.triu() + x.triu(1).T

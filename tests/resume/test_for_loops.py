@@ -217,7 +217,8 @@ def under_no_grad(x):
 
 
 PROGRAMS = [that_chooses, that_collects, rows, listed_numbers, that_continues, loops_in_loops, while_in_a_for, for_in_a_while,
-            under_no_grad, fixed_point, that_returns, with_an_else, two_conditions, functions_of_a_list, numbered, pairs, counted,
+            under_no_grad, fixed_point,
+            that_returns, with_an_else, two_conditions, functions_of_a_list, numbered, pairs, counted,
             of_a_mapping, conjugate_gradients, and_another_loop, called]
 
 

@@ -78,9 +78,11 @@ OPERANDS: dict[str, Callable[[Tensor, Any], Any]] = {
     "of a view": lambda x, n: (x[:, 0] * n, x[0] * n), "of one number": lambda x, n: (x.sum() * n, x.sum() / n, n - x.sum()),
     "negated": lambda x, n: x * -n, "scaled and kept": lambda x, n: (x * n, n, n + 1, f"{n:.2f}"),
     "empty": lambda x, n: x[:0] * n, "quotient to the right": lambda x, n: (n / x, n / x.sum()),
-    "computed": lambda x, n: (x * (n + 1), x - (n * 2 - 3), (5 - n) / x), "computed of both": lambda x, n: x * (n + n * 0.5) + n,
+    "computed": lambda x, n: (x * (n + 1), x - (n * 2 - 3), (5 - n) / x),
+    "computed of both": lambda x, n: x * (n + n * 0.5) + n,
     "divided": lambda x, n: x * (n / 3 + 1), "greater": lambda x, n: x / max(n, type(n)(1)),
-    "lesser": lambda x, n: (x * min(type(n)(2), n), x + min(n, n + 1, type(n)(3))), "of a rounded one": lambda x, n: x * int(n * 1),
+    "lesser": lambda x, n: (x * min(type(n)(2), n), x + min(n, n + 1, type(n)(3))),
+    "of a rounded one": lambda x, n: x * int(n * 1),
 }  # fmt: skip
 #: With another result, or none, where a tensor is in the number's place: eager's, behind a break.
 OTHERS: dict[str, Callable[[Tensor, Any], Any]] = {
@@ -88,7 +90,8 @@ OTHERS: dict[str, Callable[[Tensor, Any], Any]] = {
     "remainder": lambda x, n: x % n, "matrix": lambda x, n: x @ n, "less": lambda x, n: x < n, "equal": lambda x, n: n == x,
     "method": lambda x, n: x.mul(n), "alpha": lambda x, n: x.add(x, alpha=n), "bytes": lambda x, n: x.byte() * n,
     "half": lambda x, n: x.half() * n, "complex": lambda x, n: x.to(torch.complex64) * n, "truths": lambda x, n: (x > 0) * n,
-    "small integers": lambda x, n: x.to(torch.int32) + n, "remainder of it": lambda x, n: x * (n % 3), "and": lambda x, n: x.int() & n,
+    "small integers": lambda x, n: x.to(torch.int32) + n, "remainder of it": lambda x, n: x * (n % 3),
+    "and": lambda x, n: x.int() & n,
     "of a decision": lambda x, n: x * n if n == n else x, "too large": lambda x, n: x * (n * 10**17 + n * n),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fxjit.frontend.values.base import Value
 
@@ -57,10 +57,6 @@ class ManagerValue(Protocol):
     def push_manager(self, cg: Any) -> None:
         """Push a context manager object whose `__enter__` brings about the state inside the block, and whose `__exit__`
         restores the state outside it."""
-
-
-#: How the parameters of a resume function begin that bring the iterators of loops it goes on in (values/iterators.py).
-LOOP_PARAMETER: Final = ".loop"
 
 
 @dataclass(frozen=True, slots=True)

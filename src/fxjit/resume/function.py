@@ -15,9 +15,8 @@ from types import CodeType
 from fxjit import _C
 from fxjit.frontend.bytecode.asm import Asm
 from fxjit.frontend.bytecode.assemble import Guarding, Label
-from fxjit.frontend.bytecode.flow import first_argument, live_before, may_be_unbound, reachable
+from fxjit.frontend.bytecode.flow import LOOP_PARAMETER, first_argument, live_before, may_be_unbound, reachable
 from fxjit.frontend.bytecode.instruction import Code, Handler, Instruction
-from fxjit.frontend.result import LOOP_PARAMETER
 from fxjit.resume.blocks import enter, handle, original_exit_handlers
 
 CAPTURED_SELF = ".self"

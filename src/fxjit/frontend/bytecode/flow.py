@@ -8,7 +8,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Container, Iterable, Iterator
 from types import CodeType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .instruction import CallSpec, Code
 from .normalize import LEAVES
@@ -19,6 +19,10 @@ _ENDS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 _READS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"})
 _GOES_ON = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE"})
 SEES_ALL_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
+
+
+#: How the parameters of a resume function begin that bring the iterators of loops it goes on in (values/iterators.py).
+LOOP_PARAMETER: Final = ".loop"
 
 
 class Loop(NamedTuple):

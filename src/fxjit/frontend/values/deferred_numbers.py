@@ -319,7 +319,9 @@ def of_function(t: Tracer, fn: Callable[..., Any], args: Sequence[Value]) -> Val
     if not kinds <= set(_NUMBERS):
         return None
     if fn in (min, max):
-        return _made(t, kinds.pop(), fn, args, partial(_extreme, t, fn, args), max(map(_bits, args))) if len(kinds) == 1 else None
+        if len(kinds) > 1:
+            return None
+        return _made(t, kinds.pop(), fn, args, partial(_extreme, t, fn, args), bits=max(map(_bits, args)))
     if fn is round:
         digits = args[1].as_constant() if len(args) == 2 and args[1].is_constant() else None
         return _made(t, float, fn, args) if args[0].pytype() is float and type(digits) is int and digits >= 0 else None

@@ -12,9 +12,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from fxjit.frontend.bytecode.flow import may_leave_for_loop
+from fxjit.frontend.bytecode.flow import LOOP_PARAMETER, may_leave_for_loop
 from fxjit.frontend.bytecode.instruction import Code
-from fxjit.frontend.result import LOOP_PARAMETER
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value

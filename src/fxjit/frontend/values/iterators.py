@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fxjit import config
-from fxjit.frontend.result import LOOP_PARAMETER
+from fxjit.frontend.bytecode.flow import LOOP_PARAMETER
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Lazy, Rebuilder, Value
