@@ -264,7 +264,15 @@ def of_numbers_of_modules(x):
     return x
 
 
-@pytest.mark.parametrize("fn", [of_modules, of_numbers_of_modules], ids=lambda fn: fn.__name__)
+def of_tensors_of_other_sizes(x):
+    for each in [torch.ones(1), torch.ones(3), torch.ones(2, 3)]:
+        x = x + each
+        if x.sum() > 0:
+            x = x / 2
+    return x
+
+
+@pytest.mark.parametrize("fn", [of_modules, of_numbers_of_modules, of_tensors_of_other_sizes], ids=lambda fn: fn.__name__)
 def test_one_whose_iterations_are_programs_of_their_own_is_given_up(fn: Callable[..., Any]) -> None:
     fxjit.reset()
     fxjit.counters.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from fxjit.frontend.values.base import Lazy, Rebuilder, Value
 from fxjit.frontend.values.iteration import IteratorValue, RangeIteratorValue, SequenceIteratorValue, exhausted_iterator
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.tensor_base import GraphTensor
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
 from fxjit.guards.source import ApplySource, LocalSource, Source
@@ -320,31 +321,41 @@ def _resumed(t: Tracer, obj: Any, source: Source) -> Value | None:
 
 
 def gives_like_items(value: Value) -> bool:
-    """Whether all iterations of a loop over this iterator are one program: it gives numbers and tensors, whose values and
-    sizes vary, and not modules or functions, of which each is compiled by itself."""
+    """Whether all iterations of a loop over this iterator are one program: it gives numbers, whose values vary, or tensors of
+    one shape, and not modules or functions, of which each is compiled by itself."""
     if isinstance(value, ZipValue):
         return all(map(gives_like_items, value.parts))
     if isinstance(value, EnumerateValue):
         return gives_like_items(value.part)
     if isinstance(value, SequenceIteratorValue):
-        return all(map(_is_number_or_tensor, value.rest()))
+        kinds = {_kind_of_item(item) for item in value.rest()}
+        return len(kinds) < 2 and None not in kinds
     return isinstance(value, (RangeIteratorValue, CountValue, ResumedIteratorValue))
 
 
-def _is_number_or_tensor(item: Value) -> bool:
-    """Without looking at it: that it is resumed in a loop over it is no fact that the code relies on."""
-    obj = item.peek() if isinstance(item, Lazy) else None
-    if isinstance(obj, (tuple, list)):
-        return all(isinstance(each, _NUMBERS_AND_TENSORS) for each in obj)
-    if obj is not None:
-        return isinstance(obj, _NUMBERS_AND_TENSORS)
-    value = item.realize()
+def _kind_of_item(item: Value) -> Hashable:
+    """The type of a number or the shape of a tensor, or of those in a tuple or list; None of anything else. Without looking at
+    it: that a loop over it is resumed is no fact that the code relies on."""
+    value = item if isinstance(item, Lazy) else item.realize()
     if isinstance(value, (TupleValue, ListValue)):
-        return all(map(_is_number_or_tensor, value.items))
-    return isinstance(value, Value) and issubclass(value.pytype(), _NUMBERS_AND_TENSORS)
+        kinds = tuple(map(_kind_of_item, value.items))
+        return None if None in kinds else kinds
+    obj: Any = value.peek() if isinstance(value, Lazy) else value.fake if isinstance(value, GraphTensor) else None
+    if obj is None:
+        return value.pytype() if issubclass(value.pytype(), _NUMBERS) else None
+    return _kind_of(obj)
 
 
-_NUMBERS_AND_TENSORS: Final = (int, float, complex, torch.Tensor, np.ndarray, np.generic)
+def _kind_of(obj: Any) -> Hashable:
+    if isinstance(obj, (tuple, list)):
+        kinds = tuple(map(_kind_of, obj))
+        return None if None in kinds else kinds
+    if isinstance(obj, (torch.Tensor, np.ndarray)):
+        return str(obj.dtype), tuple(map(str, obj.shape))
+    return type(obj) if isinstance(obj, _NUMBERS) else None
+
+
+_NUMBERS: Final = (int, float, complex, np.generic)
 
 
 def _underlying(iterator: Any) -> Any:
