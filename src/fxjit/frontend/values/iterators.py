@@ -342,7 +342,7 @@ def _kind_of_item(item: Value) -> Hashable:
         return None if None in kinds else kinds
     obj: Any = value.peek() if isinstance(value, Lazy) else value.fake if isinstance(value, GraphTensor) else None
     if obj is None:
-        return value.pytype() if issubclass(value.pytype(), _NUMBERS) else None
+        return value.pytype().__name__ if issubclass(value.pytype(), _NUMBERS) else None
     return _kind_of(obj)
 
 
@@ -352,7 +352,7 @@ def _kind_of(obj: Any) -> Hashable:
         return None if None in kinds else kinds
     if isinstance(obj, (torch.Tensor, np.ndarray)):
         return str(obj.dtype), tuple(map(str, obj.shape))
-    return type(obj) if isinstance(obj, _NUMBERS) else None
+    return type(obj).__name__ if isinstance(obj, _NUMBERS) else None
 
 
 _NUMBERS: Final = (int, float, complex, np.generic)
