@@ -1,8 +1,8 @@
 """`python -m benchmarks.breaks`: what graph breaks in called functions and in loops cost, with the settings off and on.
 
 Each program breaks where `config.nested_graph_breaks` or `config.resume_in_loops` makes a difference. Eager, torch.compile
-(default backend), fxjit without the setting and with it take turns in one process; only the ratios mean something. Printed as
-Markdown; docs/performance_calls.md has it.
+(default backend), fxjit without the setting and with it take turns in one process; only the ratios mean something. Loops over
+numbers and tensors are resumed at decisions on data whatever the setting is. Printed as Markdown; docs/performance_calls.md has it.
 """
 
 from __future__ import annotations
@@ -102,6 +102,21 @@ def loop_on_data(x: torch.Tensor) -> torch.Tensor:
     return _work(y)
 
 
+def decisions_in_loop(x: torch.Tensor) -> torch.Tensor:
+    for step in range(20):
+        x = _work(x) + step * 0.01
+        if x.sum() > 5:
+            x = x - 1
+    return x
+
+
+def decisions_over_rows(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(x.shape[1])
+    for row in x.unbind():
+        total = total + _work(row) if row.max() > 2 else total - _work(row)
+    return total
+
+
 def call_in_loop(x: torch.Tensor) -> torch.Tensor:
     for _ in range(10):
         x = _work(_inner(x))
@@ -134,6 +149,9 @@ CASES = (
     Case("the work in the loop itself", _is(loop_itself), (100_000,), "resume_in_loops"),
     Case("the work in the loop itself, 1,000 floats", _is(loop_itself), (1_000,), "resume_in_loops"),
     Case("a loop while the data says so", _is(loop_on_data), (100_000,), "resume_in_loops"),
+    Case("20 decisions on data in a loop", _is(decisions_in_loop), (100_000,), "resume_in_loops"),
+    Case("the same, 1,000 floats", _is(decisions_in_loop), (1_000,), "resume_in_loops"),
+    Case("decisions in a loop over 40 rows of 64", _is(decisions_over_rows), (40, 64), "resume_in_loops"),
     Case("a loop that calls what breaks", _is(call_in_loop), (100_000,), "resume_in_loops"),
     Case("a function that is called loops and breaks", _is(loop_in_call), (100_000,), "resume_in_loops"),
 )
