@@ -1,8 +1,9 @@
 """`python -m benchmarks.breaks`: what graph breaks in called functions and in loops cost, with the settings off and on.
 
-Each program breaks where `config.nested_graph_breaks` or `config.resume_in_loops` makes a difference. Eager, torch.compile
-(default backend), fxjit without the setting and with it take turns in one process; only the ratios mean something. Loops over
-numbers and tensors are resumed at decisions on data whatever the setting is. Printed as Markdown; docs/performance_calls.md has it.
+Each program breaks where `config.nested_graph_breaks` or `config.resume_in_loops` makes a difference, but the loops over
+numbers and tensors with decisions on data, which are resumed there whatever the setting is. Eager, torch.compile (default
+backend), fxjit without the setting and with it take turns in one process; only the ratios mean something. Printed as
+Markdown; docs/performance_calls.md has it.
 """
 
 from __future__ import annotations
