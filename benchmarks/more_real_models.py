@@ -170,6 +170,72 @@ class DeepFactors(nn.Module):
         return torch.sigmoid(self.weights(keys).sum(1) + pairs + self.deep(factors.flatten(1)))
 
 
+def _activated(entering: int, leaving: int, window: int = 1, stride: int = 1) -> nn.Module:
+    """A convolution, a batch norm and SiLU."""
+    convolution = nn.Conv2d(entering, leaving, window, stride, window // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(leaving), nn.SiLU())
+
+
+class CrossStage(nn.Module):
+    """YOLO's block: half of the channels go through bottlenecks, whose results are all kept and mixed at the end."""
+
+    def __init__(self, entering: int, leaving: int, count: int, is_added: bool = True) -> None:
+        super().__init__()
+        self.half, self.is_added = leaving // 2, is_added
+        self.first, self.last = _activated(entering, leaving), _activated((2 + count) * self.half, leaving)
+        self.parts = nn.ModuleList(
+            nn.Sequential(_activated(self.half, self.half, 3), _activated(self.half, self.half, 3)) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = list(self.first(x).chunk(2, 1))
+        for part in self.parts:
+            more = part(found[-1])
+            found.append(found[-1] + more if self.is_added else more)
+        return self.last(torch.cat(found, 1))
+
+
+class Detector(nn.Module):
+    """A network of YOLOv8's kind, of its smallest width: a backbone of cross-stage blocks, a pyramid of pooled windows, a neck
+    up and down again, and boxes and classes at three scales."""
+
+    def __init__(self, classes: int = 80) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(_activated(3, 16, 3, 2), _activated(16, 32, 3, 2), CrossStage(32, 32, 1))
+        self.small = nn.Sequential(_activated(32, 64, 3, 2), CrossStage(64, 64, 2))
+        self.middle = nn.Sequential(_activated(64, 128, 3, 2), CrossStage(128, 128, 2))
+        self.large = nn.Sequential(_activated(128, 256, 3, 2), CrossStage(256, 256, 1))
+        self.before, self.behind = _activated(256, 128), _activated(512, 256)
+        self.up = nn.ModuleList((CrossStage(384, 128, 1, False), CrossStage(192, 64, 1, False)))
+        self.smaller = nn.ModuleList((_activated(64, 64, 3, 2), _activated(128, 128, 3, 2)))
+        self.down = nn.ModuleList((CrossStage(192, 128, 1, False), CrossStage(384, 256, 1, False)))
+        self.boxes, self.classes = (nn.ModuleList(
+            nn.Sequential(_activated(channels, width, 3), _activated(width, width, 3), nn.Conv2d(width, results, 1))
+            for channels in (64, 128, 256)) for width, results in ((64, 64), (80, classes)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small = self.small(self.stem(x))
+        middle = self.middle(small)
+        pooled = [self.before(self.large(middle))]
+        for _ in range(3):
+            pooled.append(F.max_pool2d(pooled[-1], 5, 1, 2))
+        large = self.behind(torch.cat(pooled, 1))
+        middle = self.up[0](torch.cat((F.interpolate(large, scale_factor=2.0), middle), 1))
+        small = self.up[1](torch.cat((F.interpolate(middle, scale_factor=2.0), small), 1))
+        middle = self.down[0](torch.cat((self.smaller[0](small), middle), 1))
+        large = self.down[1](torch.cat((self.smaller[1](middle), large), 1))
+        scales = zip((small, middle, large), self.boxes, self.classes, strict=True)
+        return torch.cat([torch.cat((boxes(x), classes(x)), 1).flatten(2) for x, boxes, classes in scales], 2)
+
+
+def _denoiser() -> tuple[nn.Module, Arguments]:
+    """Stable Diffusion's U-Net at 0.3 of its width: time embeddings, attention to itself and to 77 words."""
+    from diffusers import UNet2DConditionModel
+
+    model = UNet2DConditionModel(block_out_channels=(96, 192, 384, 384), cross_attention_dim=192, attention_head_dim=8,
+                                 layers_per_block=2)
+    return Part(model, "sample"), (torch.randn(1, 4, 32, 32), torch.tensor(500), torch.randn(1, 77, 192))
+
+
 MORE_MODELS: dict[str, Builder] = {
     "VGG-16, 2 x 224²": _vision("vgg16", 2, 224, 224),
     "DenseNet-121, 2 x 224²": _vision("densenet121", 2, 224, 224),
@@ -203,5 +269,7 @@ MORE_MODELS: dict[str, Builder] = {
     "GRU with attention, 32 x 64": lambda: (Attentive(), (torch.randint(0, 10_000, (32, 64)),)),
     "PointNet, 8 x 1024": lambda: (PointNet(), (torch.randn(8, 3, 1024),)),
     "FNO, 4 x 64²": lambda: (Fourier(), (torch.randn(4, 3, 64, 64),)),
+    "YOLO-like, 1 x 320²": lambda: (Detector(), (torch.randn(1, 3, 320, 320),)),
+    "Stable-Diffusion-like U-Net, 1 x 32²": _denoiser,
     "DeepFM, 2048": lambda: (DeepFactors(), (torch.randint(0, 1_000_000, (2048, 26)),)),
 }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks import (
     model_of_cost,
     models,
     patterns,
+    real,
     roofline,
     scripts,
     step_model,
@@ -130,6 +132,18 @@ def test_cpu(capsys, tmp_path):
     cpu.main([*BRIEFLY, "--without-torch-compile", *what])
     names = [row[0] for row in rows_of(capsys.readouterr().out)]
     assert "prog_trivial_add" in names and "gelu-like" in names and results.stat().st_size > 100
+
+
+def test_real(capsys, tmp_path):
+    """A process measures a row, which is kept, and the table has it and the means."""
+    results = tmp_path / "results.json"
+    what = ["--only", "DLRM", "--modes", "inference", "--threads", "1", "--ways", "eager,fxjit", "--turns", "2"]
+    real.main([*what, "--json", str(results)])
+    _, row, means = rows_of(capsys.readouterr().out)
+    assert row[:3] == ["DLRM, 26 tables, 512", "inference", "1"] and means[0] == "geometric mean"
+    assert row[5] == means[5] and row[5].endswith("x") and float(row[9]) >= 0.0
+    (kept,) = json.loads(results.read_text()).values()
+    assert set(kept["cpu"]) == set(kept["first"]) == {"eager", "fxjit"} and min(kept["cpu"].values()) > 0.0
 
 
 def test_cpython(capsys):
