@@ -127,9 +127,12 @@ def test_attention_written_out(form, requires_grad, keys, graphs):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("form", [by_operators, in_float32, by_equations], ids=lambda form: form.__name__)
 def test_half_types_are_not_further_from_the_truth_than_eager(form, dtype, graphs):
-    given = heads(dtype)
-    truth = form(*(each.double() for each in given))
-    errors = [(each.double() - truth).abs().max() for each in (fxjit.compile(form)(*given), form(*given))]
+    compiled, errors = fxjit.compile(form), [0.0, 0.0]
+    for _ in range(8):  # what one draw makes of a rounding is luck
+        given = heads(dtype)
+        truth = form(*(each.double() for each in given))
+        for at, function in enumerate((compiled, form)):
+            errors[at] += (function(*given).double() - truth).abs().max().item()
     assert errors[0] <= 1.5 * errors[1]
     assert len(attentions(graphs)) == 1
 

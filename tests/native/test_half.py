@@ -89,7 +89,10 @@ def test_softmax_by_itself_is_left_to_aten_where_that_is_faster(
         with fxjit.config.patch(cache_graphs=False):
             actual = fxjit.compile(lambda x, function=function: function(x, -1), fullgraph=True)(x)
         assert counters["native"]["left to ATen"] - before == calls
-        torch.testing.assert_close(actual, function(x, -1))
+        # ATen's logarithms of short rows of halves are up to 0.04 of themselves off the truth, where they are near zero.
+        rtol = 1.3e-6 if dtype is torch.float32 or calls else torch.finfo(dtype).eps
+        truth = function(x, -1) if calls else function(x.double(), -1).to(dtype)
+        torch.testing.assert_close(actual, truth, rtol=rtol, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
