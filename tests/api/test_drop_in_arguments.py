@@ -169,7 +169,7 @@ def scaled_sines(x, weight):
 @pytest.mark.parametrize("arguments", [
     {"backend": "eager_debug"}, {"backend": "aot_eager_default_partitioner"},
     {"backend": "aot_eager_decomp_partition_crossref"}, {"backend": "ts"}, {"mode": "lite"},
-    {"mode": "lite", "backend": "inductor"},
+    {"mode": "lite", "backend": "inductor"}, {"backend": "invoke_subgraph"},
 ], ids=str)
 def test_backends_of_torchs_own_are_given_our_graphs(arguments):
     fxjit.install()
