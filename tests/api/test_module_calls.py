@@ -15,6 +15,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxjit
+from fxjit.frontend import entries
 from fxjit.module import compile_in_place
 from fxjit.options import region_options
 from fxjit.testing import CompileCounter
@@ -277,9 +278,11 @@ def test_hooks_that_are_never_traced_run_around_the_graph(in_place: bool) -> Non
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["compiled", "in place"])
-def test_a_trace_of_another_thread_changes_nothing_that_guards_look_at(in_place: bool) -> None:
+def test_a_trace_of_another_thread_changes_nothing_that_guards_look_at(in_place: bool, monkeypatch) -> None:
     """While AOTAutograd traces, each module's class calls a wrapper of its `__call__`, in all threads: the compiled
-    module took that for its class's own, and what was compiled with it as a part was compiled anew."""
+    module took that for its class's own, and what was compiled with it as a part was compiled anew. A call that misses its
+    entry meanwhile waits for the compile, which here waits for the call: it runs eagerly."""
+    monkeypatch.setattr(entries, "WAIT_SECONDS", 0.5)
     model, counting, results = nn.Linear(3, 3), CompileCounter(), []
     expected = model(torch.ones(2, 3)) + 1
     if in_place:
