@@ -15,6 +15,7 @@ from fxjit.schemas import communicates, returns_alias, target_uses_rng, writes
 from .collectives import bucket_collectives, delay_wait_tensor
 from .complex_parts import conjugate_numbers, split_complex
 from .convolution import multiply_backward, multiply_forward
+from .grouped_gradients import multiply_groups
 from .grouped_products import join_groups
 from .in_place import mark_in_place, write_by_aten
 from .linear import join_linear
@@ -137,6 +138,6 @@ def hashable(x: Any) -> Any:
 
 PASSES = (
     split_to_slices, drop_aliases, conjugate_numbers, split_complex, multiply_forward, multiply_transposed, multiply_backward,
-    join_groups, join_linear, join_selected, drop_dead, share_equal, pad_products, add_looked_up, bucket_collectives,
-    mark_in_place, write_by_aten, delay_wait_tensor,
+    multiply_groups, join_groups, join_linear, join_selected, drop_dead, share_equal, pad_products, add_looked_up,
+    bucket_collectives, mark_in_place, write_by_aten, delay_wait_tensor,
 )  # fmt: skip
