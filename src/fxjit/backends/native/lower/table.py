@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from operator import getitem
 from typing import Any
 
 import torch
@@ -16,10 +17,10 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit.backends.graph.facts import cannot_start_over
-from fxjit.schemas import views_first_argument
+from fxjit.schemas import returns_alias, views_first_argument
 
 from ..choose.recompute import should_keep
-from ..index import Size, Sizes, contiguous_strides, size_of, sizes_of, sub
+from ..index import Size, Sizes, contiguous_strides, same_sizes, size_of, sizes_of, sub
 from ..ir import (
     CPU,
     SUPPORTED,
@@ -41,7 +42,7 @@ from ..ir import (
     walk,
 )
 from ..ops import cast, const, own_work, work
-from ..passes.in_place import MARK, REPEATS
+from ..passes.in_place import CHANGES_PLACES, MARK, REPEATS
 from ..target import scalar_tensor
 
 Lowered = Any
@@ -254,14 +255,14 @@ class Lowering:
         self.statements.append(Extern(made, frozenset(), frozenset(), frozenset({buffer.name})))
         return self.value(self.env[made])
 
-    def memory_to_change(self, node: torch.fx.Node, base: Expr) -> Buffer:
-        """The node's memory with `base` in it, for writes to a part of it: the first argument's own, where that may be."""
+    def memory_to_change(self, node: torch.fx.Node, base: Expr, part: Expr | None = None) -> Buffer:
+        """The node's memory with `base` in it, for writes to a part of it: the first argument's own, where that may be. `part`
+        is what is written, where the caller takes care of one that reads this memory."""
         given, meta = node.args[0], meta_of(node)
         assert isinstance(given, torch.fx.Node)
         buffer = self.buffers.get(self.storage.get(given, ""))
-        marked = bool(node.meta.get(MARK)) and buffer is not None and (
-            buffer.kind == "input" or not self.is_read_after(buffer.name, node))
-        if marked and buffer is not None and not self.reads(node, given, buffer.name):
+        if buffer is not None and self.may_change(buffer, given, node) and (
+                part is not None or not self.reads(node, given, buffer.name)):
             self.settle_readers(buffer.name, node)
             self.set_storage(node, buffer)
             if node.meta.get(REPEATS):
@@ -270,6 +271,18 @@ class Lowering:
         buffer = self.new_buffer(sizes_of(meta.shape), sizes_of(meta.stride()), meta.dtype)
         self.store_in(buffer, base, buffer.size, None)
         return buffer
+
+    def may_change(self, buffer: Buffer, given: torch.fx.Node, node: torch.fx.Node) -> bool:
+        """Whether the node may write to the memory of its first argument: an input's where a pass found that nobody reads what
+        was there (passes/in_place.py), else memory of the graph's own, of which nothing is read later."""
+        if buffer.kind == "input":
+            return bool(node.meta.get(MARK))
+        if node.target not in CHANGES_PLACES or (buffer.kind == "extern" and not is_made_by_aten(given)):
+            return False
+        before, after = meta_of(given), meta_of(node)
+        alike = same_sizes(buffer.size, sizes_of(after.shape)) and all(
+            same_sizes(buffer.stride, sizes_of(each.stride())) for each in (before, after))
+        return alike and not is_view(given) and not self.is_read_after(buffer.name, node)
 
     def is_read_after(self, buffer: str, node: torch.fx.Node) -> bool:
         """Whether a value that is in the buffer is used after the node."""
@@ -425,7 +438,19 @@ def root_of(node: torch.fx.Node) -> torch.fx.Node:
 
 def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether a user, or what looks through it as a view, comes after the node."""
-    return user > node or (is_view(user) and any(used_after(each, node) for each in user.users))
+    return user > node or (shares_memory(user) and any(used_after(each, node) for each in user.users))
+
+
+def shares_memory(node: torch.fx.Node) -> bool:
+    """Whether what the node gives is memory of an argument: a view, by index arithmetic or by ATen, or one of several."""
+    target = node.target
+    return target is getitem or is_view(node) or (isinstance(target, torch._ops.OpOverload) and returns_alias(target))
+
+
+def is_made_by_aten(node: torch.fx.Node) -> bool:
+    """Whether the node's memory is new: of a call of ATen's that gives one tensor, and no view."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten" and not returns_alias(target)
 
 
 class Opaque:

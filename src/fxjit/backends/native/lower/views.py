@@ -9,7 +9,21 @@ import torch.fx
 from torch.utils._sympy.functions import Max
 
 from ..index import Size, Sizes, add, as_size, equal, mul, size_of, sizes_of
-from ..ir import Expr, TensorExpr, compute_type, drop_dims, expand, flip, insert_dim, narrow, permute, reshape, select
+from ..ir import (
+    Expr,
+    TensorExpr,
+    compute_type,
+    drop_dims,
+    expand,
+    flip,
+    insert_dim,
+    loads,
+    narrow,
+    permute,
+    reshape,
+    select,
+    unit_free,
+)
 from ..ops import cast, const
 from .table import Lowering, NoLowering, fitting, lowers, meta_of
 
@@ -192,9 +206,13 @@ def lower_pad(low: Lowering, node: torch.fx.Node, x: Any, pad: Any, value: Any =
 def written_over(
     low: Lowering, node: torch.fx.Node, base: Expr, part: Expr, size: Sizes, stride: Sizes, place: Size
 ) -> TensorExpr:
-    """The node's result: `base`, with `part` (of `size`) over it at the strides and the offset."""
+    """The node's result: `base`, with `part` (of `size`) over it at the strides and the offset. A part that reads the memory it
+    is written to is stored first, unless it reads each number where it is written."""
     meta = meta_of(node)
-    buffer = low.memory_to_change(node, base)
+    buffer = low.memory_to_change(node, base, part)
+    read = [load for load in loads(part) if load.buffer == buffer.name]
+    if any(load.gathers or load.offset != place or load.strides != unit_free(size, stride) for load in read):
+        part = low.store(part, size, meta.dtype).expr
     low.store_in(buffer, part, size, stride, place)
     return TensorExpr(sizes_of(meta.shape), meta.dtype, low.load(buffer))
 

@@ -19,8 +19,8 @@ from .convolution import Calls, is_dense, replace, value_of
 
 aten = torch.ops.aten
 #: Pixels of all images up to which products are faster. A Zen 3, one thread, 16 groups, 3 x 3: 512 by 512 channels of one pixel
-#: 192 -> 125 ms, 256 by 256 of four 53 -> 27, 128 by 128 of 16 5.0 -> 2.8, 32 by 32 of 16 equal; of 25 pixels 64 by 64 0.89 times
-#: as fast, of 64 0.65. Depthwise ones of 16 pixels 0.86.
+#: 192 -> 125 ms, 256 by 256 of four 53 -> 27, 128 by 128 of 16 5.0 -> 2.8, 32 by 32 of 16 equal; of 25 pixels 64 by 64 0.89
+#: times as fast, of 64 0.65. Depthwise ones of 16 pixels 0.86.
 MOST_PIXELS: Final = 16
 
 
