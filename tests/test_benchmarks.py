@@ -28,6 +28,7 @@ from benchmarks import (
     models,
     patterns,
     real,
+    research,
     roofline,
     scripts,
     step_model,
@@ -104,6 +105,22 @@ def test_attention(name, capsys):
     attention.main([*BRIEFLY, "--without-torch-compile", "--only", name])
     _, row = rows_of(capsys.readouterr().out)
     assert row[0] == name and row[2].endswith("x") and float(row[5]) > 0
+
+
+def test_research(capsys):
+    research.main([*BRIEFLY, "--without-torch-compile", "--only", "8 floats"])
+    _, row = rows_of(capsys.readouterr().out)
+    assert row[0] == "x + y, 8 floats, a module" and row[2].endswith("x") and float(row[5]) > 0
+
+
+def test_steps_of_research_give_eagers_results():
+    """On fewer columns, and of a smaller network."""
+    system = [torch.rand(3, 2, 5, dtype=torch.float64) for _ in range(4)]
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 10))
+    given = {research.mixed: system, research.similarity: [torch.rand(2, 3, 16, 16) for _ in range(2)],
+             research.ClippedGradients(network): [torch.rand(4, 3, 4, 4), torch.tensor([1, 3, 9, 0])]}
+    for step, args in given.items():
+        torch.testing.assert_close(fxjit.compile(step)(*args), step(*args), rtol=1e-4, atol=1e-5)
 
 
 def test_every_pattern_gives_eagers_results():

@@ -1,4 +1,4 @@
-"""Writes to parts of tensors that the graph made go to their own memory (`Lowering.memory_to_change`), where nothing of what was
+"""Writes to parts of tensors that the graph made go to their own memory (`Lowering.memory_to_change`), where nothing that was
 there is read later: solvers and generators that fill a tensor step by step make no copy of the whole for each step."""
 
 from __future__ import annotations

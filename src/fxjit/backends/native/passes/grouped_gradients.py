@@ -15,7 +15,8 @@ import torch.fx
 
 from fxjit import process_state
 
-from .convolution import Calls, is_dense, replace, value_of
+from .convolution import Calls, is_dense, replace
+from .stacked_frames import value_of
 
 aten = torch.ops.aten
 #: Pixels of all images up to which products are faster. A Zen 3, one thread, 16 groups, 3 x 3: 512 by 512 channels of one pixel
