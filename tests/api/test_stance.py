@@ -37,6 +37,33 @@ def test_as_a_function_it_stays(f, counter):
     assert counter.frame_count == 0
 
 
+@pytest.mark.parametrize("name", ["fxjit's", "torch's", "torch's, as a manager"])
+def test_a_call_in_compiled_code_breaks_the_graph_and_holds_from_there(f, counter, name):
+    fxjit.install()
+
+    def program(x):
+        y = x * 2
+        if name == "fxjit's":
+            fxjit.set_stance("force_eager")
+        elif name == "torch's":
+            torch.compiler.set_stance("force_eager")
+        else:
+            with torch.compiler.set_stance("force_eager"):
+                return f(y)
+        return f(y)
+
+    try:
+        with pytest.raises(fxjit.errors.Unsupported):
+            fxjit.compile(program, backend="eager", fullgraph=True)(A)
+        fxjit.reset()
+        assert fxjit.stance.current().name == "default"
+        assert torch.equal(fxjit.compile(program, backend="eager")(A), A * 3)
+        assert counter.frame_count == 0 and sum(fxjit.counters["graph_break"].values()) == 1
+        assert fxjit.stance.current().name == ("default" if "manager" in name else "force_eager")
+    finally:
+        fxjit.uninstall()
+
+
 def test_as_a_decorator(f, counter):
     @fxjit.set_stance("force_eager")
     def call():

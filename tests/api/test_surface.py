@@ -81,12 +81,14 @@ def test_what_is_refused_says_why(installed):
 def test_what_has_no_effect_says_so_once(installed, recwarn):
     for _ in range(2):
         torch._dynamo.on_compile_start(print)
+        torch._dynamo.on_compile_end(print)
         torch._dynamo.config.capture_sparse_compute = torch._dynamo.config.capture_sparse_compute
         torch.compiler.config.job_id = None
     torch._dynamo.callback_handler.remove_start_callback(print)
+    torch._dynamo.callback_handler.remove_end_callback(print)
     said = [str(each.message) for each in recwarn if "torch." in str(each.message)]
-    names = ["torch._dynamo.on_compile_start", "torch._dynamo.config.capture_sparse_compute",
-             "torch.compiler.config.job_id"]
+    names = ["torch._dynamo.on_compile_start", "torch._dynamo.on_compile_end",
+             "torch._dynamo.config.capture_sparse_compute", "torch.compiler.config.job_id"]
     assert [each.partition(":")[0] for each in said] == names
 
 
@@ -98,6 +100,16 @@ def test_a_setting_of_inductor_says_once_that_it_is_inductors(installed, recwarn
         assert fxjit.config.fallback_random
     said = [str(each.message) for each in recwarn if "torch._inductor" in str(each.message)]
     assert said == ['torch._inductor.config.epilogue_fusion: no effect on fxjit\'s own kernels; backend="inductor" follows it.']
+
+
+@pytest.mark.parametrize("name", ["post_grad_custom_pre_pass", "post_grad_custom_post_pass"])
+def test_a_pass_over_inductors_graphs_says_once_that_it_is_not_run(installed, recwarn, name):
+    for _ in range(2):
+        with torch._inductor.config.patch({name: lambda graph: pytest.fail("it is run")}):
+            x = torch.ones(3)
+            assert torch.equal(torch.compile(lambda x: x * 2 + 1)(x), x * 2 + 1)
+    (said,) = [str(each.message) for each in recwarn if "torch._inductor" in str(each.message)]
+    assert said.startswith(f"torch._inductor.config.{name}: passes over Inductor's graphs are not run; register a backend")
 
 
 def test_functions_of_the_drop_in_take_what_torchs_take():

@@ -12,6 +12,7 @@ from torch._dynamo.external_utils import call_backward
 from torch.nn import GELU, LayerNorm, Linear, Sequential
 
 import fxjit
+from fxjit import surface
 
 torch.manual_seed(0)
 MODEL = Sequential(Linear(64, 64), GELU(), LayerNorm(64), Linear(64, 64))
@@ -84,10 +85,12 @@ def test_a_forward_compiled_outside():
 
 
 def test_the_setting_has_no_effect_and_says_so():
+    surface._warn.cache_clear()
     fxjit.install()
     x, model = torch.randn(8, 64), copy.deepcopy(MODEL)
-    with torch._dynamo.config.patch(compiled_autograd=True):
-        found = gradients(torch.compile(model), x)
+    with pytest.warns(UserWarning, match=r"torch\._dynamo\.config\.compiled_autograd: .*no effect on fxjit"):
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            found = gradients(torch.compile(model), x)
     assert_close(found, gradients(copy.deepcopy(MODEL), x))
 
 

@@ -107,6 +107,16 @@ def test_counters_and_explain_say_that_there_was_nothing_to_capture():
     assert [skip.reason_id for skip in fxjit.explain(nothing)(3).skips] == ["skip-nothing-captured"]
 
 
+def test_the_log_says_that_there_was_nothing_to_capture(caplog):
+    fxjit.set_logs(skips=True)
+    try:
+        assert fxjit.compile(nothing, backend="eager")(3) == 4
+    finally:
+        fxjit.set_logs()
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "fxjit.skips"]
+    assert "Frame without a tensor operation" in said and f"nothing {__file__}" in said.replace("(", "")
+
+
 def test_explain_names_the_rule_that_kept_a_function_from_being_traced():
     assert [skip.reason_id for skip in fxjit.explain(numbers)(3).skips] == ["skip-code-kind"]
     explained = torch.vmap(lambda x: x + len(fxjit.explain(first_step_is_disabled)(3).skips))(torch.zeros(1))

@@ -49,6 +49,17 @@ def traced():
     return torch.fx.symbolic_trace(Model())
 
 
+def quantized(convert=True):
+    """What torchao's flow over exported programs (pt2e) makes, with observers or with integers."""
+    pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer")
+    exported = export(Model().eval(), (X,)).module()
+    quantizer = xnnpack.XNNPACKQuantizer().set_global(xnnpack.get_symmetric_quantization_config())
+    prepared = pt2e.prepare_pt2e(exported, quantizer)
+    prepared(X)
+    return pt2e.convert_pt2e(prepared) if convert else prepared
+
+
 MAKERS = {
     "symbolic_trace": traced,
     "copied": lambda: copy.deepcopy(traced()),
@@ -59,6 +70,8 @@ MAKERS = {
     "exported for any size": lambda: export(Model(), (X,), dynamic_shapes={"x": {0: Dim.DYNAMIC}}).module(),
     "within a module": lambda: Around(traced()),
     "exported within a module": lambda: Around(export(Model(), (X,)).module()),
+    "quantized": quantized,
+    "quantized within a module": lambda: Around(quantized()),
 }
 
 
@@ -80,6 +93,16 @@ def test_it_is_one_graph(make):
 def make_same(make):
     torch.manual_seed(0)
     return make()
+
+
+def test_observers_of_a_prepared_module_see_what_they_see_in_eager():
+    fxjit.reset()
+    eager = quantized(convert=False)
+    called = copy.deepcopy(eager)
+    compiled = fxjit.compile(called, backend="eager")
+    for x in (X, X * 3):
+        torch.testing.assert_close(compiled(x), eager(x), rtol=0, atol=0)
+    torch.testing.assert_close(dict(called.named_buffers()), dict(eager.named_buffers()), rtol=0, atol=0)
 
 
 def test_a_graph_that_is_edited_is_compiled_again():
