@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import enum
+import gc
 import types
 import typing
 
@@ -10,8 +11,61 @@ import pytest
 import torch
 
 import fxjit
+from fxjit.testing import CompileCounter
 
 HELD = {}
+TEXTS = {"name": "Made", "count": 2}
+
+
+class Base:
+    factor = 2
+
+    def times(self, x):
+        return x * self.factor
+
+    def __repr__(self):
+        return f"{type(self).__name__} {vars(self)}"
+
+
+class Told:
+    def __init_subclass__(cls):
+        cls.mark = HELD.setdefault("told", 3)
+
+
+class Meta(type):
+    """Has no part in how a class is made."""
+
+    def __len__(cls):
+        return 4
+
+
+class ByMeta(metaclass=Meta):
+    pass
+
+
+class Making(type):
+    def __new__(mcs, name, bases, names):
+        return super().__new__(mcs, name, bases, {**names, "mark": 6})
+
+
+class ByMaking(metaclass=Making):
+    pass
+
+
+class Named:
+    def __set_name__(self, owner, name):
+        owner.mark = name
+
+
+NAMED = Named()
+
+
+class Functions:
+    def doubled(self, x):
+        return x * 2
+
+
+doubled = Functions.doubled
 
 
 def is_only_used(x):
@@ -116,6 +170,89 @@ def by_type(x):
     return x + Made.count, Made
 
 
+def by_type_of_what_is_given(x):
+    Made = type(TEXTS["name"], (), TEXTS)
+    return x + Made.count, Made
+
+
+def by_type_an_instance(x):
+    Made = type("Made", (Base,), {"factor": 5, "doubled": doubled})
+    made = Made()
+    made.held = made.doubled(x)
+    return made.times(made.held), made
+
+
+def by_type_with_slots(x):
+    Made = type("Made", (), {"__slots__": ("held",), "__doc__": "text", "__qualname__": "Outer.Made"})
+    made = Made()
+    made.held = x + len(Made.__doc__)
+    return made.held, Made
+
+
+def by_type_of_an_error(x):
+    Made = type("Made", (ValueError,), {})
+    try:
+        raise Made("four")
+    except ValueError as error:
+        return x + len(error.args[0]), Made
+
+
+def by_type_of_a_dict(x):
+    Made = type("Made", (dict,), {"__module__": "elsewhere", "mark": 1})
+    return Made(a=x)["a"] + Made.mark, Made
+
+
+def by_type_with_a_metaclass(x):
+    Made = type("Made", (ByMeta,), {})
+    return x + len(Made), Made
+
+
+def by_type_with_one_that_makes(x):
+    Made = type("Made", (ByMaking,), {})
+    return x + Made.mark, Made
+
+
+def by_type_of_a_class_that_is_told(x):
+    Made = type("Made", (Told,), {})
+    return x + Made.mark, Made
+
+
+def by_type_of_what_is_told(x):
+    Made = type("Made", (), {"named": NAMED})
+    return x + len(Made.mark), Made
+
+
+def by_type_of_what_is_written_to(x):
+    doubled.mark = 3
+    Made = type("Made", (), {"of": doubled})
+    Made.of.mark += 1
+    return x + doubled.mark, Made
+
+
+def by_type_of_a_list(x):
+    Made = type("Made", (), {"items": [1]})
+    Made.items.append(2)
+    return x + len(Made.items), Made
+
+
+def by_type_with_a_function_made_here(x):
+    Made = type("Made", (), {"scaled": lambda self: x * 2})
+    return Made().scaled(), Made
+
+
+def by_type_of_no_common_layout(x):
+    try:
+        return x, type("Made", (int, str), {})
+    except TypeError as error:
+        return x + len(str(error)), type("Other", (), {"mark": str(error)})
+
+
+def by_type_over_a_break(x):
+    Made = type("Made", (Base,), {"factor": 7})
+    fxjit.graph_break()
+    return Made().times(x), Made
+
+
 def by_a_statement(x):
     class Made:
         count = 1
@@ -150,7 +287,8 @@ def by_new_class(x):
     return x + Made.count, Made
 
 
-PROGRAMS = [each for each in list(globals().values()) if isinstance(each, types.FunctionType) and each.__module__ == __name__]
+PROGRAMS = [each for each in list(globals().values()) if isinstance(each, types.FunctionType) and each.__module__ == __name__
+            and each is not doubled]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -168,7 +306,111 @@ def test_each_call_has_its_own(program):
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("program", [is_only_used, is_returned, an_instance_is_returned, is_written_to, two_are_compared])
+@pytest.mark.parametrize("program", [
+    is_only_used, is_returned, an_instance_is_returned, is_written_to, two_are_compared, by_type, by_type_of_what_is_given,
+    by_type_an_instance, by_type_with_slots, by_type_of_an_error, by_type_of_a_dict, by_type_with_a_metaclass,
+    by_type_of_no_common_layout,
+])
 def test_without_a_break(program):
     result, _ = fxjit.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
     assert result.tolist() == program(torch.ones(2))[0].tolist()
+
+
+def facts(cls):
+    names = {name: value for name, value in vars(cls).items() if not isinstance(value, types.GetSetDescriptorType)}
+    return cls.__name__, cls.__qualname__, cls.__module__, cls.__doc__, cls.__bases__, type(cls), list(names)
+
+
+@pytest.mark.parametrize("program", [
+    by_type, by_type_of_what_is_given, by_type_of_a_dict, by_type_with_a_metaclass, by_type_of_an_error, by_type_over_a_break,
+])
+def test_what_type_makes_is_as_in_eager(program):
+    made = fxjit.compile(program, backend="eager")(torch.ones(2))[1]
+    assert facts(made) == facts(program(torch.ones(2))[1])
+    assert made.__bases__[0] in (object, dict, ValueError) or made in made.__bases__[0].__subclasses__()
+
+
+def test_a_class_of_the_trace_does_not_stay_among_those_derived():
+    class Parent:
+        factor = 3
+
+    def program(x):
+        return x * type("Made", (Parent,), {"factor": 4}).factor
+
+    compiled = fxjit.compile(program, backend="eager")
+    for _ in range(3):
+        assert compiled(torch.ones(2)).tolist() == [4.0, 4.0]
+    gc.collect()
+    assert Parent.__subclasses__() == []
+
+
+def test_what_is_in_a_namespace_is_guarded():
+    def program(x, name, count, base):
+        made = type(name, (base,), {"count": count})
+        return x * made.count + len(made.__name__) + made.factor
+
+    class Other:
+        factor = 9
+
+    compiled = fxjit.compile(program, backend="eager", fullgraph=True)
+    for args in (("One", 2, Base), ("Other", 2, Base), ("One", 3, Base), ("One", 2, Other), ("One", 4.5, Other)):
+        assert torch.equal(compiled(torch.ones(2), *args), program(torch.ones(2), *args))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("program", [is_only_used, is_returned, by_type, by_type_an_instance, by_type_with_a_metaclass])
+def test_what_was_compiled_holds_when_the_class_of_its_trace_is_gone(program):
+    counting = CompileCounter()
+    compiled = fxjit.compile(program, backend=counting, fullgraph=True)
+    for _ in range(3):
+        assert compiled(torch.ones(2))[0].tolist() == program(torch.ones(2))[0].tolist()
+        gc.collect()
+    assert counting.frame_count == 1
+
+
+def test_what_made_classes_inherit_is_guarded():
+    class Root:
+        factor = 2
+
+        def times(self, x):
+            return x * self.factor
+
+    class Left(Root):
+        pass
+
+    class Right(Root):
+        factor = 3
+
+    class Other:
+        factor = 11
+
+        def times(self, x):
+            return x - self.factor
+
+    def used(self, x):
+        return x + self.factor
+
+    def program(x):
+        outer = type("Outer", (type("Inner", (Left,), {"used": used}), Right), {})
+        made = outer()
+        return made.used(x) + made.times(x) + len(outer.__mro__)
+
+    compiled, x = fxjit.compile(program, backend="eager"), torch.ones(2)
+
+    def check():
+        gc.collect()
+        assert torch.equal(compiled(x), program(x))
+
+    check()
+    Left.factor = 5
+    check()
+    del Left.factor, Right.factor
+    check()
+    Root.times = lambda self, x: x * 7
+    check()
+    used.__code__ = (lambda self, x: x - self.factor).__code__
+    check()
+    Right.__bases__ = (Other,)
+    check()
+    Left.__bases__ = (Other,)
+    check()

@@ -679,6 +679,7 @@ class Trace:
         self._forget_masks()
         writes.guard_written_inputs(self, self.builder.graph, self._by_fake.values())
         writes.guard_unrecorded_views(self, self.builder.graph, self._by_fake.values())
+        self.effects.made_classes.settle(self.guards)
         effects = self.effects.records()
         if self.rng_steps and not self.rng_steps.locks:
             self.rng_steps.rewinds = speculated is not None or self.speculation.may_raise(self.builder.graph)

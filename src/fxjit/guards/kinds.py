@@ -673,6 +673,9 @@ class GuardSet:
         self._guards.pop(guard, None)
         self.add(by)
 
+    def discard(self, guard: Guard) -> None:
+        self._guards.pop(guard, None)
+
     def weakly_held(self) -> list[object]:
         """The objects without which they never hold again, each once."""
         return list({id(obj): obj for guard in self._guards for obj in guard.weakly_held}.values())

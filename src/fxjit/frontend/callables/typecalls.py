@@ -6,17 +6,19 @@ import collections
 import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import deferred_numbers, protocol, set_history, tensor_methods
+from fxjit.frontend.values import deferred_numbers, descriptors, protocol, set_history, tensor_methods
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.calls import fold_call, function, handles
 from fxjit.frontend.values.classes import NEW, ClassValue, SuperValue
+from fxjit.frontend.values.concrete import concrete, is_concrete
+from fxjit.frontend.values.constant import is_plain_constant
 from fxjit.frontend.values.deferred_numbers import DeferredNumber
 from fxjit.frontend.values.deques import DequeValue, bound_of
 from fxjit.frontend.values.descriptors import metaclass_of
-from fxjit.frontend.values.functions import MethodValue
+from fxjit.frontend.values.functions import FunctionValue, MethodValue
 from fxjit.frontend.values.iteration import IndexIteratorValue, SequenceIteratorValue
 from fxjit.frontend.values.iterators import EnumerateValue, FilterValue, MapValue, ZipValue
 from fxjit.frontend.values.mapping import DictValue, MappingProxyValue, keyword_pairs, pairs_of
@@ -289,7 +291,49 @@ def type_(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return made(t) if made is not None else t.make(args[0].pytype())
     if len(args) != 3:
         t.raise_(TypeError, "type() takes 1 or 3 arguments")
-    t.break_("opcode-class-body")  # each call makes another class
+    return _made_class(t, args, kwargs)
+
+
+def _made_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`type(name, bases, namespace)`: a class of the trace's own, where making it runs none of the program's code and nothing
+    in it can be written to but the class itself."""
+    named, derived, given = args
+    if kwargs or not t.break_points.makes_classes or given.pytype() is not dict:
+        t.break_("opcode-class-body")
+    entries = list(pairs_of(t, given))
+    if not all(map(is_concrete, (named, derived, *(key for key, _ in entries)))):
+        t.break_("opcode-class-body")
+    name, bases = concrete(named), concrete(derived)
+    namespace = {concrete(key): _shared(_fixed(t, value.realize())) for key, value in entries}
+    if type(name) is not str or type(bases) is not tuple or not all(type(key) is str for key in namespace):
+        t.break_("opcode-class-body")
+    if any(value is _NOT_SHARED for value in namespace.values()):
+        t.break_("opcode-class-body")
+    if not all(isinstance(base, type) and _is_derived_from_in_c(t, base) for base in bases):
+        t.break_("opcode-class-body")
+    module = t.running_frame.globals.namespace.get("__name__")
+    if is_plain_constant(module):
+        namespace.setdefault("__module__", module)
+    return protocol.fold(t, lambda: t.effects.made_classes.make(type, name, bases, namespace))
+
+
+def _is_derived_from_in_c(t: Tracer, base: type) -> bool:
+    """Whether no code of the program's runs where a class is derived from `base`."""
+    metaclass = descriptors.metaclass_of(t, base)
+    steps = all(descriptors.look_up(t, metaclass, name)[1] is type for name in ("__new__", "__init__", "mro"))
+    return steps and descriptors.look_up(t, base, "__init_subclass__")[1] is object
+
+
+#: What each class would need its own one of.
+_NOT_SHARED: Final = object()
+
+
+def _shared(value: Value) -> Any:
+    """The object that each class may have in its namespace, and that is not told of it."""
+    known = value.fn if type(value) is FunctionValue else value.as_constant() if value.is_constant() else _NOT_SHARED
+    if not isinstance(known, (types.FunctionType, types.BuiltinFunctionType, type)) and not is_plain_constant(known):
+        return _NOT_SHARED
+    return _NOT_SHARED if descriptors.find(type(known), "__set_name__")[1] is not None else known
 
 
 @handles(super)
