@@ -1,4 +1,4 @@
-"""torchao's optimizers of few bits, whose step asks for one graph: eager's parameters and codes, as far as rounding lets them."""
+"""torchao's optimizers of few bits, whose step asks for one graph: eager's parameters and codes as far as rounding allows."""
 
 from __future__ import annotations
 
