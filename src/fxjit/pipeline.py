@@ -227,7 +227,7 @@ def _limit_reached(options: Options, frame: Frame, setting: str, limit: int, why
     because = why[0] if why else "what each was compiled for is gone"
     if config.fail_on_recompile_limit_hit or options.fullgraph:
         raise RecompileLimitExceeded(f"{_located(frame.code)} was compiled {limit} times ({setting}); the nearest entry "
-                                     f"does not fit because {because}. FXJIT_LOGS=recompiles shows why each was compiled.")
+                                     f"does not fit because {because}. {_against_recompiles(setting)}")
     entries.mark_limit(frame.code, options)
     if entries.first_time(frame.code, options, "skip-recompile-limit"):  # functions made anew that share the code begin anew
         _tell_limit(frame.code, setting, limit, because)
@@ -238,12 +238,18 @@ def _located(code: types.CodeType) -> str:
     return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
+def _against_recompiles(setting: str) -> str:
+    """What helps whatever it is that changes; the guard's own hint says what helps there."""
+    return (f"What takes ever new values is best passed as a tensor, or used outside of the compiled function; where it takes "
+            f"a few more, raise fxjit.{setting}. FXJIT_LOGS=recompiles shows why each was compiled.")
+
+
 def _tell_limit(code: types.CodeType, setting: str, limit: int, because: str) -> None:
     """Said once: a function that every call compiles anew costs more than it saves, and then runs eagerly. In the log, not as
     Python's warning, which would be an error to a program that runs under `-W error`, and nothing is wrong with it."""
     _recompiles_log.warning(
         "fxjit compiled %s %d times (%s), and runs it eagerly where none of that fits. This call needed one more "
-        "because %s. FXJIT_LOGS=recompiles shows why each was compiled.", _located(code), limit, setting, because)
+        "because %s. %s", _located(code), limit, setting, because, _against_recompiles(setting))
 
 
 def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Sequence[GuardSet] = (),

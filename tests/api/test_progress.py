@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import sys
 import warnings
@@ -89,15 +90,33 @@ def test_a_closed_stderr_is_no_error(monkeypatch):
         assert fxjit.compile(inner)(torch.ones(2)).shape == (2,)
 
 
-def test_a_function_that_is_compiled_again_and_again_is_told_of_once(caplog):
-    def changing(x, mode):
-        return x * len(mode)
+ROUNDINGS = (int, float, abs, round, bool, hash, math.floor, math.ceil)
+#: What a function is compiled for again and again, the value it is given there, and what the guard says of both.
+VALUES = {
+    "text": (lambda x, value: x * len(value), "mode {}".format, "expected 'mode", "found 'mode 3'"),
+    "a tuple": (lambda x, value: x * value[0][0], lambda number: ((number, "a"),), "expected ", "found 3"),
+    "a function": (lambda x, value: x * value(2), lambda number: ROUNDINGS[number], "one particular object", "round"),
+    "a size": (lambda x, value: x * value, lambda number: torch.ones(number + 1, 2), "size(0)", "maybe_mark_dynamic"),
+}
 
-    compiled = fxjit.compile(changing, backend="eager")
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_function_that_is_compiled_again_and_again_is_told_of_once(caplog, kind):
+    changing, value, expected, found = VALUES[kind]
+    compiled = fxjit.compile(changing, backend="eager", dynamic=False)
     with warnings.catch_warnings(), config.patch(recompile_limit=3):
         warnings.simplefilter("error")  # under which the program runs on
         for number in range(8):
-            compiled(torch.ones(2), f"mode {number}")
+            x = torch.ones(2)
+            assert torch.equal(compiled(x, value(number)), changing(x, value(number)))
     (told,) = [record.getMessage() for record in caplog.records if record.name == "fxjit.recompiles"]
-    assert "changing" in told and f"{__file__}:" in told and "3 times (config.recompile_limit)" in told
-    assert "expected 'mode" in told and "found 'mode 3'" in told, "the guard, with the values then and now"
+    assert "<lambda>" in told and f"{__file__}:" in told and "3 times (config.recompile_limit)" in told
+    assert expected in told and found in told, "the guard, with the values then and now"
+    assert "passed as a tensor" in told and "raise fxjit.config.recompile_limit" in told, "what helps"
+
+
+def test_the_error_at_the_limit_says_what_helps():
+    compiled = fxjit.compile(lambda x, flag: x * len(flag), backend="eager", fullgraph=True)
+    with config.patch(recompile_limit=2), pytest.raises(fxjit.errors.RecompileLimitExceeded, match="raise fxjit.config.rec"):
+        for number in range(4):
+            compiled(torch.ones(2), f"flag {number}")
