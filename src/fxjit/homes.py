@@ -46,4 +46,7 @@ def name_with_module(obj: object) -> str:
 
 def target_name(target: Callable[..., object] | str) -> str:
     """How messages call what a node of a graph calls: a function, or a method of tensors by its name."""
-    return f"Tensor.{target}" if isinstance(target, str) else name_with_module(target)
+    if isinstance(target, str):
+        return f"Tensor.{target}"
+    shown: str | None = getattr(target, "shown_as", None)
+    return shown or name_with_module(target)

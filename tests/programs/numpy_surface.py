@@ -76,6 +76,7 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {
     "cube": (lambda: np.arange(16.0).reshape(2, 2, 2, 2),), "cube, 2": (lambda: np.arange(16.0).reshape(2, 2, 2, 2), 2),
     "matrix, columns, matrix, 1": (matrix, lambda: np.array([[0], [2], [1]]), lambda: matrix()[:, :1], 1),
     "matrix, columns, 1": (matrix, lambda: np.array([[0], [2], [1]]), 1), "symmetric": (lambda: matrix() @ matrix().T,),
+    "whole, whole, whole": (whole, whole, whole), "3, triu": (3, np.triu), "3, tril, 1": (3, np.tril, 1),
     "dates": (lambda: np.array(["2020-01-01"], "datetime64[D]"),),
 }  # fmt: skip
 #: Of these one more way to call than the mechanical one.
@@ -120,7 +121,7 @@ def array_method(name: str) -> Callable[..., Any]:
 
 def made(value: Any) -> Any:
     """The arguments of one call, made anew."""
-    if value is times_identity:
+    if value is times_identity or getattr(value, "__module__", None) == "numpy":
         return value
     if callable(value):
         return value()

@@ -293,8 +293,17 @@ def test_a_write_to_such_a_view_reaches_the_array(write: Callable[[np.ndarray], 
     lambda a: a.astype(np.promote_types(np.float32, np.int64)), lambda a: a.astype(np.promote_types("f4", a.dtype)),
     lambda a: a.astype(np.result_type(np.float64, a)), lambda a: a if a.dtype == np.dtype("float32") else a + 1,
     lambda a: a * 2 if np.issubdtype(a.dtype, np.floating) else a,
+    lambda a: (a.astype(np.common_type(a, np.arange(2))), np.common_type(a) is np.float32, np.common_type(a, a * 1j)),
 ])
 def test_what_is_asked_about_types_is_known(fn: Callable[..., Any]) -> None:
+    assert_same_as_eager(fn, array(3, 4), fullgraph=True, backend="eager")
+
+
+@pytest.mark.parametrize("fn", [
+    lambda a: a[:3, :3][np.mask_indices(3, np.triu)], lambda a: a[np.mask_indices(3, np.tril, -1)],
+    lambda a: np.mask_indices(3, np.triu, k=1), lambda a: [each.strides for each in np.mask_indices(3, np.triu)],
+])
+def test_indices_of_triangles(fn: Callable[..., Any]) -> None:
     assert_same_as_eager(fn, array(3, 4), fullgraph=True, backend="eager")
 
 

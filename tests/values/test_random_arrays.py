@@ -29,6 +29,33 @@ def shuffled(x: Tensor, array: Array, rng: np.random.Generator) -> Any:
     return x * array.sum()
 
 
+def shuffled_along(x: Tensor, array: Array, rng: np.random.Generator) -> Any:
+    rows = np.stack([array, array * 2, array + 1])
+    rng.shuffle(rows)
+    rng.shuffle(rows, axis=1)
+    np.random.shuffle(rows)
+    return x * rows.sum(1), rows
+
+
+def shuffled_in_part(x: Tensor, array: Array, rng: np.random.Generator) -> Any:
+    made = np.arange(6) * len(array)
+    part = made[1:5]
+    np.random.shuffle(part)
+    np.random.shuffle(x=made[::-1])
+    rng.shuffle(made)
+    return x * made[0], made, part
+
+
+def of_a_drawn_number(x: Tensor, array: Array, rng: np.random.Generator) -> Any:
+    return x + 1, np.random.randint(2, 5) * array
+
+
+def shuffled_list(x: Tensor, array: Array, rng: np.random.Generator) -> Any:
+    made = [1, 2, 3, len(array)]
+    np.random.shuffle(made)
+    return x + 1, made
+
+
 def written_before(x: Tensor, array: Array, rng: np.random.Generator) -> Any:
     array += 1
     return x * np.random.choice(array)
@@ -55,10 +82,12 @@ IN_FRAME: dict[str, Program] = {
     "weights": lambda x, array, rng: x * np.random.choice(3, p=weights),
     "means": lambda x, array, rng: (np.random.normal(array, 2.0), x + 1), "caught": caught, "written behind": written_behind,
     "permutation of a generator": lambda x, array, rng: x * rng.permutation(array).sum(),
+    "shuffled": shuffled, "shuffled along": shuffled_along, "shuffled in part": shuffled_in_part,
     "where there is one": lambda x, array, rng: x * (np.random.choice(array) if len(array) > 0 else 2.0),
 }  # fmt: skip
 OTHERS: dict[str, Program] = {
-    "shuffled": shuffled, "written before": written_before, "written through a tensor": written_through_a_tensor,
+    "of a drawn number": of_a_drawn_number, "shuffled list": shuffled_list, "written before": written_before,
+    "written through a tensor": written_through_a_tensor,
     "computed": lambda x, array, rng: x * np.random.choice(array * 2),
     "out": lambda x, array, rng: (rng.random(out=array), x + 1),
     "computed weights": lambda x, array, rng: x * np.random.choice(len(array), p=array / array.sum()),
@@ -99,3 +128,11 @@ def test_an_array_with_nothing_in_it(fn: Program) -> None:
                 result = str(error)
             seen.append((result, np.random.random()))
         assert seen[0] == seen[1], count
+
+
+def test_a_break_calls_an_operation_of_numpy_as_the_program_does() -> None:
+    fxjit.reset()
+    with pytest.raises(fxjit.errors.Unsupported, match="what operator.mul is given"):
+        fxjit.compile(lambda array: np.random.choice(5) * array, backend="eager", fullgraph=True)(np.ones(3))
+    with pytest.raises(fxjit.errors.Unsupported, match="what numpy.add is given"):
+        fxjit.compile(lambda array: np.add(np.random.choice(5), array), backend="eager", fullgraph=True)(np.ones(3))

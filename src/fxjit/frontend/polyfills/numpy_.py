@@ -26,3 +26,15 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     made = np.stack([row.astype(rows[0].dtype) for row in rows]).reshape(around + shape)
     here = tuple(range(len(around), made.ndim))
     return np.moveaxis(made, here, tuple(range(axis, axis + len(here))))
+
+
+#: Functions that mask by the places of elements, and what gives the places.
+_BY_PLACE = {np.triu: np.triu_indices, np.tril: np.tril_indices}
+
+
+@polyfill(np.mask_indices)
+def mask_indices(n: int, mask_func: Callable[..., Any], k: Any = 0) -> Any:
+    if mask_func in _BY_PLACE:  # how many there are follows from the numbers
+        places = np.stack(_BY_PLACE[mask_func](n, k), axis=1)
+        return places[:, 0], places[:, 1]
+    return np.nonzero(mask_func(np.ones((n, n), int), k) != 0)

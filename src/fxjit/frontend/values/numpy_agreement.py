@@ -16,6 +16,7 @@ import torch
 import torch.fx
 
 from fxjit import torch_private
+from fxjit.frontend.values.numpy_operator import shown_as
 from fxjit.homes import module_of
 
 tnp: Any = torch_private.optional("torch._numpy")
@@ -62,6 +63,7 @@ def _node_target(name: str, counterpart: Callable[..., Any]) -> Callable[..., An
 
     call.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
     call.__name__ = call.__qualname__ = "numpy_" + name.replace(".", "_")
+    call.shown_as = shown_as(name)  # type: ignore[attr-defined]  # functions carry what messages call them
     # What backends/store/fingerprints.py knows it by in another process.
     call.stands_for = f"{module_of(counterpart)}.{counterpart.__qualname__} {name}, NumPy {np.__version__}"  # type: ignore[attr-defined]  # functions carry what they stand for
     return call

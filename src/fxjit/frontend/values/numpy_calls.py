@@ -50,7 +50,7 @@ from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
 #: Functions whose results are Python objects that follow from shapes and types alone.
 _OF_METADATA: Final = frozenset({"ndim", "shape", "size", "result_type", "can_cast", "isscalar", "iscomplexobj", "isrealobj",
-                                 "min_scalar_type", "broadcast_shapes", "issubdtype"})
+                                 "min_scalar_type", "broadcast_shapes", "issubdtype", "common_type"})
 #: Functions, and methods of arrays, whose result's shape and type follow from shapes and types of the arrays: of C, and of
 #: Python that looks at the data for something else.
 _SIZED: Final = frozenset({
@@ -114,7 +114,10 @@ def function(fn: Any) -> Operation:
 
 
 #: Functions that are others of torch._numpy, for arrays.
-_OTHER_NAMES: Final[dict[str, Callable[..., Any]]] = {"asanyarray": tnp.asarray, "max": tnp.amax, "min": tnp.amin}
+_OTHER_NAMES: Final[dict[str, Callable[..., Any]]] = {
+    "asanyarray": tnp.asarray, "max": tnp.amax, "min": tnp.amin,
+    "common_type": lambda *arrays: np.common_type(*[np.empty(0, each.dtype.name) for each in arrays]),
+}
 #: Methods of ufuncs that are functions.
 _REDUCTIONS: Final = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin", "logical_and": "all",
                       "logical_or": "any"}

@@ -93,7 +93,13 @@ def node_target(call: NumPyCall, arrays: Sequence[Any]) -> Callable[..., Any]:
 
     run.is_opaque = True  # type: ignore[attr-defined]  # it may write to an array: seen when it runs (fxjit.schemas)
     run.__name__ = run.__qualname__ = "numpy_" + "".join(each if each.isalnum() else "_" for each in call.name)
+    run.shown_as = shown_as(call.name)  # type: ignore[attr-defined]  # functions carry what messages call them
     return run
+
+
+def shown_as(name: str) -> str:
+    """How messages call an operation: as the program does, if by the name of an operator."""
+    return f"numpy.{name}" if hasattr(np, name.partition(".")[0]) else f"operator.{name}"
 
 
 def _structure_of(result: Any, arrays: Sequence[Any]) -> Any:

@@ -32,6 +32,7 @@ from fxjit.frontend.values.rng import (
     seed_arguments,
     state_value,
 )
+from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import ApplySource, RandomSource, Source
@@ -138,6 +139,29 @@ def _method(cls: type, name: str) -> None:
         return t.make(None) if name == "seed" else _result(t, at, label, _bounds(name, args[1:], kwargs))
 
 
+def _shuffles(cls: type) -> None:
+    """`shuffle` writes what `permutation` of as many numbers gives the order of: both draw the same numbers."""
+    label = "numpy.random.shuffle"
+
+    @handles(cls.shuffle)  # type: ignore[attr-defined]  # of both classes
+    def shuffle(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        generator, *given = args
+        bound = dict(zip(("x", "axis"), given, strict=False)) | kwargs
+        array, axis = bound["x"].realize() if "x" in bound else None, bound.get("axis")
+        along: Any = 0 if axis is None else axis.as_constant() if axis.is_constant() else None
+        known = len(bound) == len(given) + len(kwargs) and bound.keys() <= {"x", "axis"} and type(along) is int
+        if not known or not isinstance(array, ArrayValue) or array.scalar or not isinstance(generator, NumpyRngValue):
+            refuse(t, label)
+        sizes = array.tensor.fake.shape
+        if not 0 <= along < len(sizes) or (along and cls is np.random.RandomState) or not config.trace_numpy:
+            refuse(t, label)
+        mine, permutation = generator_argument(t, generator, copy.deepcopy), cls.permutation  # type: ignore[attr-defined]
+        order = step(t, permutation, [mine, int(sizes[along])], {}, may_fail=False)
+        index = TupleValue([*[t.make(slice(None))] * along, _result(t, order, label, None)])
+        protocol.setitem(t, array, t.make(...), protocol.getitem(t, array, index))
+        return t.make(None)
+
+
 def _of_module(fn: Any, method: Any) -> None:
     """`numpy.random.seed` and its like, which are no methods of the generator they use."""
     @handles(fn)
@@ -149,6 +173,7 @@ for _cls in (np.random.RandomState, np.random.Generator):
     for _name in dir(_cls):
         if not _name.startswith("_") and _name not in _NOT_NUMBERS and type(getattr(_cls, _name)) is _CYTHON_FUNCTION:
             _method(_cls, _name)
+    _shuffles(_cls)
 _of_module(np.random.seed, np.random.mtrand._rand.seed)  # type: ignore[attr-defined]  # where the module's functions are
 _of_module(np.random.ranf, np.random.random_sample)
 _of_module(np.random.sample, np.random.random_sample)
