@@ -273,10 +273,10 @@ DIFFERENCES = (
      "first break, fxjit compiles what it calls, and counts the breaks there. The others are graphs for each pattern of values "
      "by which Python decides, until the limit of recompiles, and optimizers' steps that torch marks as not to be compiled"),
     ("a class made in the compiled function",
-     "by `type(name, bases, {...})` or `collections.namedtuple`: in the graph, where no code of the program's runs as it is made "
+     "by `type(name, bases, {...})` or `collections.namedtuple`: in the graph, where no code of the program's runs for it "
      "(`__init_subclass__` of a base, `__new__` or `__init__` of a metaclass, `__set_name__`) and constants, classes and "
-     "functions from outside are all that it has; any other, and a class statement, breaks the graph (torch.compile runs "
-     "`__init_subclass__` while tracing)"),
+     "functions from outside are all that it has; any other, and a class statement, breaks the graph (torch.compile "
+     "runs `__init_subclass__` while tracing)"),
     ("`threading.Lock` and `RLock`, and conditions, semaphores and events made of them",
      "a lock is taken before the graph runs, without waiting, and held until the program lets go of it for the last time; "
      "guards are checked once more under it. Where it is not free, and where operators or calls that are put off might want "
