@@ -21,6 +21,7 @@ from fxjit.counters import timed
 from .choose.aten import leave_to_aten
 from .choose.channels_last import use_channels_last
 from .choose.channels_last_on_gpu import use_channels_last_on_gpu
+from .choose.integer_products import multiply_integers
 from .choose.machine import used
 from .choose.packed_weights import pack_weights
 from .choose.probe import measure_later, present
@@ -79,7 +80,7 @@ def through_stages(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> C
         layouts = [
             write_out_ways, upcast_slow_calls, convolve_rows, use_channels_last, convolve_volumes, use_channels_last_on_gpu,
         ]  # fmt: skip
-        for run in (*(layouts if name == "inference" else []), *PASSES):
+        for run in (*(layouts if name == "inference" else []), multiply_integers, *PASSES):
             run(gm.graph)
         parts = None
         if name == "inference" and freezes():

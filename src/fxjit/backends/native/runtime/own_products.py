@@ -148,3 +148,31 @@ def _compare_packed(dtype: torch.dtype, m: int, n: int, k: int) -> list[int]:
         found = in_turns(lambda: torch.mm(rows, columns), lambda: _C.multiply_packed(rows, packed, None, out))
     own = _C.time_product(m, n, k, False, True, TURNS)[1] if dtype is torch.float32 else found[0]
     return [min(found[0], own), found[1]]
+
+
+# Products of 8-bit integers
+
+#: Sizes up to which those are measured.
+MOST_OF_INTEGERS: Final = (64, 512, 512)
+_integers: dict[tuple[int, ...], bool] = {}
+
+
+def integers_are_faster_as_floats(m: int, n: int, k: int) -> bool:
+    """Whether matrices of int8 are multiplied faster by way of float32 than by ATen; of sizes that are powers of two, the next
+    ones."""
+    if not may_decide() or m * n * k < LEAST_OF_PAIRS:
+        return False
+    sizes = tuple(min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_INTEGERS, strict=True))
+    if sizes not in _integers:
+        atens, floats = nanoseconds(
+            ("integers", KERNELS, sizes), lambda: _compare_integers(*sizes), "products of integers compared",
+            lambda found: f"products of int8 like {sizes}: {found[0] / 1e3:.1f} us by ATen, {found[1] / 1e3:.1f} as floats")
+        _integers[sizes] = floats * MARGIN < atens
+    return _integers[sizes]
+
+
+def _compare_integers(m: int, n: int, k: int) -> list[int]:
+    with _disable_current_modes(), torch.no_grad():
+        rows, columns = torch.ones(m, k, dtype=torch.int8), torch.ones(n, k, dtype=torch.int8).t()
+        return in_turns(lambda: torch._int_mm(rows, columns),
+                        lambda: torch.mm(rows.float(), columns.float()).to(torch.int32), turns=TURNS_OF_LARGE)
