@@ -27,6 +27,7 @@ from benchmarks import (
     model_of_cost,
     models,
     patterns,
+    quantised,
     real,
     research,
     roofline,
@@ -111,6 +112,17 @@ def test_research(capsys):
     research.main([*BRIEFLY, "--without-torch-compile", "--only", "8 floats"])
     _, row = rows_of(capsys.readouterr().out)
     assert row[0] == "x + y, 8 floats, a module" and row[2].endswith("x") and float(row[5]) > 0
+
+
+def test_quantised(capsys):
+    """With torchao, or a message that it is needed."""
+    try:
+        quantised.main([*BRIEFLY, "--without-torch-compile", "--only", "weights, float32, 1 row"])
+    except SystemExit as stopped:
+        assert "pip install torchao" in str(stopped)
+    else:
+        _, row = rows_of(capsys.readouterr().out)
+        assert row[0] == "weights, float32, 1 row" and row[2].endswith("x") and float(row[5]) > 0
 
 
 def test_steps_of_research_give_eagers_results():

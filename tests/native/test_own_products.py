@@ -338,7 +338,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch):
 
 
 needs_halves = pytest.mark.skipif(
-    not tensor_shim.ensure() or not _C.program_can("few rows"), reason="this processor has no AVX-512"
+    not tensor_shim.ensure() or not _C.program_can("few rows"), reason="this processor has neither AVX2 nor AVX-512"
 )
 
 

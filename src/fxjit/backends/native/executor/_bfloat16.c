@@ -1,6 +1,6 @@
 /* Few rows of bfloat16 by weights whose columns are contiguous, as those of linear layers are: decoding of few sequences, which the
  * reading of the weights bounds. These are bfloat16, or integers of eight bits, which bfloat16 holds. Products are exact in float, sums
- * are floats and are rounded once at the end. */
+ * are floats and are rounded once at the end. By AVX-512 with its instructions for bytes and words, or by AVX2 (_wide.h). */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
@@ -13,8 +13,6 @@
 #include "_gemm.h"
 
 #ifdef FXJIT_HAS_WIDE
-
-#define HALVES __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma")))
 
 enum {
     PAIRS = 2 * LANES,
@@ -31,49 +29,115 @@ typedef struct {
     int64_t line;
 } task_t;
 
-int
-fxjit_few_bfloat16_runs(void)
+#ifdef FXJIT_AVX2
+
+#define HALVES WIDE
+
+typedef __m256i pairs_t;
+
+HALVES INLINED vec_t
+lower_halves(pairs_t x)
 {
-    return fxjit_has_avx512() && __builtin_cpu_supports("avx512bw");
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
 
-HALVES static inline __m512
-lower_halves(__m512i x)
+HALVES INLINED vec_t
+upper_halves(pairs_t x)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+HALVES INLINED vec_t
+first_floats(pairs_t x)
+{
+    return lower_halves(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)));
+}
+
+HALVES INLINED vec_t
+last_floats(pairs_t x)
+{
+    return lower_halves(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)));
+}
+
+HALVES INLINED pairs_t
+load(const uint16_t *from, int64_t count)
+{
+    uint16_t some[PAIRS] = {0};
+    if (count >= PAIRS) {
+        return _mm256_loadu_si256((const void *)from);
+    }
+    memcpy(some, from, (size_t)count * sizeof *from);
+    return _mm256_loadu_si256((const void *)some);
+}
+
+HALVES INLINED void
+take_narrow(const int8_t *from, int64_t count, vec_t *x, vec_t *y)
+{
+    int8_t some[PAIRS] = {0};
+    if (count < PAIRS) {
+        memcpy(some, from, (size_t)count);
+        from = some;
+    }
+    __m128i both = _mm_loadu_si128((const void *)from);
+    *x = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(both));
+    *y = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(both, both)));
+}
+
+#else
+
+#define HALVES __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma")))
+
+typedef __m512i pairs_t;
+
+HALVES INLINED vec_t
+lower_halves(pairs_t x)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
 
-HALVES static inline __m512
-upper_halves(__m512i x)
+HALVES INLINED vec_t
+upper_halves(pairs_t x)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
-HALVES static inline __m512i
+HALVES INLINED vec_t
+first_floats(pairs_t x)
+{
+    return lower_halves(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(x)));
+}
+
+HALVES INLINED vec_t
+last_floats(pairs_t x)
+{
+    return lower_halves(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x, 1)));
+}
+
+HALVES INLINED pairs_t
 load(const uint16_t *from, int64_t count)
 {
     return count >= PAIRS ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((__mmask32)((1u << count) - 1), from);
 }
 
-HALVES static inline __m256i
-load_narrow(const int8_t *from, int64_t count)
+HALVES INLINED void
+take_narrow(const int8_t *from, int64_t count, vec_t *x, vec_t *y)
 {
-    return count >= PAIRS ? _mm256_loadu_si256((const void *)from) : _mm256_maskz_loadu_epi8((__mmask32)((1u << count) - 1), from);
+    __m256i both = count >= PAIRS ? _mm256_loadu_si256((const void *)from)
+                                  : _mm256_maskz_loadu_epi8((__mmask32)((1u << count) - 1), from);
+    *x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(both)));
+    *y = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(both, 1)));
 }
+
+#endif
 
 HALVES static void
 widen(const few_t *product, float *to, int64_t line)
 {
     for (int64_t i = 0; i < product->m; i++, to += line) {
         for (int64_t p = 0; p < product->k; p += PAIRS) {
-            __m512i x = load(product->a + i * product->a_line + p, product->k - p);
-            __m512 first = lower_halves(x), second = upper_halves(x);
-            if (product->narrow) {
-                first = lower_halves(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(x)));
-                second = lower_halves(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x, 1)));
-            }
-            _mm512_store_ps(to + p, first);
-            _mm512_store_ps(to + p + LANES, second);
+            pairs_t x = load(product->a + i * product->a_line + p, product->k - p);
+            vec_store(to + p, product->narrow ? first_floats(x) : lower_halves(x));
+            vec_store(to + p + LANES, product->narrow ? last_floats(x) : upper_halves(x));
         }
     }
 }
@@ -95,16 +159,14 @@ rounded(float x)
     return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-HALVES static inline __attribute__((always_inline)) void
-take_pairs(const char *from, int64_t count, int narrow, __m512 *x, __m512 *y)
+HALVES INLINED void
+take_pairs(const char *from, int64_t count, int narrow, vec_t *x, vec_t *y)
 {
     if (narrow) {
-        __m256i both = load_narrow((const int8_t *)from, count);
-        *x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(both)));
-        *y = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(both, 1)));
+        take_narrow((const int8_t *)from, count, x, y);
     }
     else {
-        __m512i both = load((const uint16_t *)from, count);
+        pairs_t both = load((const uint16_t *)from, count);
         *x = lower_halves(both);
         *y = upper_halves(both);
     }
@@ -112,7 +174,7 @@ take_pairs(const char *from, int64_t count, int narrow, __m512 *x, __m512 *y)
 
 /* One row by columns that follow each other in memory, which is read from one end to the other: faster than several columns at
  * a time, where there are registers enough for sums of one. */
-HALVES static inline __attribute__((always_inline)) void
+HALVES INLINED void
 dot_alone(const task_t *task, int64_t from, int64_t to, int narrow)
 {
     const few_t *product = task->product;
@@ -120,9 +182,9 @@ dot_alone(const task_t *task, int64_t from, int64_t to, int narrow)
     for (int64_t column = from; column < to; column++) {
         const char *line = (const char *)product->b + column * k * item;
         const float *a = task->a;
-        __m512 s[TOGETHER], t[TOGETHER], x, y;
+        vec_t s[TOGETHER], t[TOGETHER], x, y;
         UNROLLED for (int i = 0; i < TOGETHER; i++) {
-            s[i] = t[i] = _mm512_setzero_ps();
+            s[i] = t[i] = vec_zero();
         }
         int64_t p = 0;
         for (; p + TOGETHER * PAIRS <= k; p += TOGETHER * PAIRS, a += TOGETHER * PAIRS) {
@@ -130,55 +192,55 @@ dot_alone(const task_t *task, int64_t from, int64_t to, int narrow)
                 const char *pairs = line + (p + i * PAIRS) * item;
                 __builtin_prefetch(pairs + AHEAD, 0, 3);
                 take_pairs(pairs, PAIRS, narrow, &x, &y);
-                s[i] = _mm512_fmadd_ps(x, _mm512_load_ps(a + i * PAIRS), s[i]);
-                t[i] = _mm512_fmadd_ps(y, _mm512_load_ps(a + i * PAIRS + LANES), t[i]);
+                s[i] = vec_fma(x, vec_load(a + i * PAIRS), s[i]);
+                t[i] = vec_fma(y, vec_load(a + i * PAIRS + LANES), t[i]);
             }
         }
         for (; p < k; p += PAIRS, a += PAIRS) {
             take_pairs(line + p * item, k - p, narrow, &x, &y);
-            s[0] = _mm512_fmadd_ps(x, _mm512_load_ps(a), s[0]);
-            t[0] = _mm512_fmadd_ps(y, _mm512_load_ps(a + LANES), t[0]);
+            s[0] = vec_fma(x, vec_load(a), s[0]);
+            t[0] = vec_fma(y, vec_load(a + LANES), t[0]);
         }
         UNROLLED for (int i = 0; i < TOGETHER; i++) {
-            s[i] = _mm512_add_ps(s[i], t[i]);
+            s[i] = vec_add(s[i], t[i]);
         }
-        float sum = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
+        float sum = vec_sum(vec_add(vec_add(s[0], s[1]), vec_add(s[2], s[3])));
         product->out[column] = rounded(sum + (product->bias == NULL ? 0 : widened(product->bias[column])));
     }
 }
 
 /* `count` columns from one on: as many sums as registers hold, which all loops over them have to be unrolled for. */
-HALVES static inline __attribute__((always_inline)) void
+HALVES INLINED void
 dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, int narrow)
 {
     const few_t *product = task->product;
     const char *lines[MOST];
     const int64_t item = narrow ? sizeof(int8_t) : sizeof(uint16_t), ahead = columns * product->b_line * item;
-    __m512 s[FXJIT_FEW_ROWS][MOST];
+    vec_t s[FXJIT_FEW_ROWS][MOST];
     UNROLLED for (int c = 0; c < columns; c++) {
         lines[c] = (const char *)product->b + least(column + c, column + count - 1) * product->b_line * item;
         UNROLLED for (int i = 0; i < rows; i++) {
-            s[i][c] = _mm512_setzero_ps();
+            s[i][c] = vec_zero();
         }
     }
     for (int64_t p = 0; p < product->k; p += PAIRS) {
-        __m512 x[MOST], y[MOST];
+        vec_t x[MOST], y[MOST];
         UNROLLED for (int c = 0; c < columns; c++) {
             __builtin_prefetch(lines[c] + p * item + ahead, 0, 3); /* the next columns, across pages */
             take_pairs(lines[c] + p * item, product->k - p, narrow, &x[c], &y[c]);
         }
         UNROLLED for (int i = 0; i < rows; i++) {
             const float *a = task->a + i * task->line + p;
-            __m512 first = _mm512_load_ps(a), second = _mm512_load_ps(a + LANES);
+            vec_t first = vec_load(a), second = vec_load(a + LANES);
             UNROLLED for (int c = 0; c < columns; c++) {
-                s[i][c] = _mm512_fmadd_ps(x[c], first, s[i][c]);
-                s[i][c] = _mm512_fmadd_ps(y[c], second, s[i][c]);
+                s[i][c] = vec_fma(x[c], first, s[i][c]);
+                s[i][c] = vec_fma(y[c], second, s[i][c]);
             }
         }
     }
     UNROLLED for (int i = 0; i < rows; i++) {
         UNROLLED for (int c = 0; c < columns; c++) {
-            float sum = _mm512_reduce_add_ps(s[i][c]);
+            float sum = vec_sum(s[i][c]);
             if (c < count) {
                 sum += product->bias == NULL ? 0 : widened(product->bias[column + c]);
                 product->out[i * product->line + column + c] = rounded(sum);
@@ -200,8 +262,13 @@ dot(const task_t *task, int rows, int columns, int64_t column, int64_t count, in
             dot(task, R, C, column, least(C, to - column), 0); \
         } \
     }
+#ifdef FXJIT_AVX2
+FEW_ROWS(1, 4) FEW_ROWS(2, 3) FEW_ROWS(3, 2) FEW_ROWS(4, 2) FEW_ROWS(5, 2) FEW_ROWS(6, 1)
+FEW_ROWS(7, 1) FEW_ROWS(8, 1) FEW_ROWS(9, 1) FEW_ROWS(10, 1) FEW_ROWS(11, 1) FEW_ROWS(12, 1)
+#else
 FEW_ROWS(1, 6) FEW_ROWS(2, 6) FEW_ROWS(3, 4) FEW_ROWS(4, 4) FEW_ROWS(5, 3) FEW_ROWS(6, 3)
 FEW_ROWS(7, 2) FEW_ROWS(8, 2) FEW_ROWS(9, 2) FEW_ROWS(10, 2) FEW_ROWS(11, 2) FEW_ROWS(12, 2)
+#endif
 static void (*const few[FXJIT_FEW_ROWS + 1])(const task_t *, int64_t, int64_t) = {
     NULL, few_1, few_2, few_3, few_4, few_5, few_6, few_7, few_8, few_9, few_10, few_11, few_12,
 };
@@ -249,21 +316,6 @@ fxjit_few_bfloat16(const few_t *product)
     }
     free(a);
     return 0;
-}
-
-#else
-
-int
-fxjit_few_bfloat16_runs(void)
-{
-    return 0;
-}
-
-int
-fxjit_few_bfloat16(const few_t *product)
-{
-    (void)product;
-    return -1;
 }
 
 #endif

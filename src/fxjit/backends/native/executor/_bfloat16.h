@@ -1,4 +1,4 @@
-/* Products of few rows of bfloat16 by kernels of our own, for processors with AVX-512: _bfloat16.c. */
+/* Products of few rows of bfloat16 by kernels of our own, for processors with AVX2 or AVX-512: _bfloat16.c. */
 #ifndef FXJIT_BFLOAT16_H
 #define FXJIT_BFLOAT16_H
 
@@ -17,7 +17,6 @@ typedef struct {
     uint16_t *out;
 } few_t;
 
-int fxjit_few_bfloat16_runs(void);
 /* 0, or -1 where there is no memory. Without the GIL. */
 int fxjit_few_bfloat16(const few_t *product);
 

@@ -6,6 +6,7 @@
 
 #include "../../../_tensor.h"
 #include "_attention.h"
+#include "_bfloat16.h"
 #include "_convolution.h"
 #include "_gemm.h"
 #include "_openmp.h"
@@ -37,7 +38,8 @@ vectors_here(void)
     if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
         return NEITHER;
     }
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw")) {
         return AVX512;
     }
     return __builtin_cpu_supports("avx2") ? AVX2 : NEITHER;
@@ -135,6 +137,7 @@ BY_SET(int, fxjit_attention_threads, (const attention_t *attention, int backward
 BY_SET(int64_t, fxjit_attention_room, (const attention_t *attention, int backward, int threads), (attention, backward, threads))
 BY_SET(void, fxjit_attend, (const attention_t *attention, void *room, int threads), (attention, room, threads))
 BY_SET(void, fxjit_attend_backward, (const attention_backward_t *attention, void *room, int threads), (attention, room, threads))
+BY_SET(int, fxjit_few_bfloat16, (const few_t *product), (product))
 BY_SET(int, fxjit_run_layer, (const layer_t *layer, int backward), (layer, backward))
 
 /* -- one thread ----------------------------------------------------------------------------------------------------*/

@@ -410,8 +410,8 @@ multiply_few(const int64_t *s, void *out, void *a, void *b, void *bias, int narr
         .b = (char *)b + s[8] * (narrow ? sizeof(int8_t) : sizeof(uint16_t)), .narrow = narrow,
         .bias = bias == NULL ? NULL : (uint16_t *)bias + s[13], .a_line = s[3], .b_line = s[7], .line = s[9],
     };
-    if (!fxjit_few_bfloat16_runs() || product.m > FXJIT_FEW_ROWS) {
-        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX-512");
+    if (!fxjit_gemm_runs() || product.m > FXJIT_FEW_ROWS) {
+        PyErr_SetString(PyExc_RuntimeError, "a compiled graph has a product for a processor with AVX2 or AVX-512");
         return -1;
     }
     fxjit_note_weight_read(product.b, ((product.n - 1) * product.b_line + product.k) * (int64_t)(narrow ? 1 : sizeof(uint16_t)));

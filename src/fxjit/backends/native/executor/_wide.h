@@ -46,6 +46,7 @@
 #define fxjit_attend_backward IN_SET(fxjit_attend_backward)
 #define fxjit_attention_threads IN_SET(fxjit_attention_threads)
 #define fxjit_attention_room IN_SET(fxjit_attention_room)
+#define fxjit_few_bfloat16 IN_SET(fxjit_few_bfloat16)
 
 static inline int64_t
 least(int64_t a, int64_t b)
