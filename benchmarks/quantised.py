@@ -1,7 +1,7 @@
 """`python -m benchmarks.quantised`: layers whose weights are 8-bit integers, as `benchmarks.first` measures.
 
-torchao (which has to be installed) quantises four gated layers of 512: weights alone, or activations at each call as well. One row
-is what decoding has, 64 what a prompt or a batch has.
+torchao (which has to be installed) quantises four gated layers of 512: weights alone, or activations at each call as well. One
+row is what decoding has, 64 what a prompt or a batch has.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ def test_calls_are_compared_once_and_what_was_found_is_kept(tmp_path, monkeypatc
         assert counters["native"]["calls of half types compared"] == before + 1
 
 
-@pytest.mark.skipif(not tensor_shim.ensure() or not _C.program_can("few rows"), reason="this processor has neither AVX2 nor AVX-512")
+@pytest.mark.skipif(not tensor_shim.ensure() or not _C.program_can("few rows"), reason="neither AVX2 nor AVX-512")
 @pytest.mark.parametrize("rows", [4, 12, 13])
 def test_products_of_few_rows_that_have_a_kernel_are_no_calls_of_float32(monkeypatch, rows: int):
     monkeypatch.setattr(upcast, "is_slow", lambda _: True)

@@ -28,11 +28,12 @@ def multiply_integers(graph: torch.fx.Graph) -> None:
 
 
 def _is_faster_as_floats(node: torch.fx.Node) -> bool:
-    a, b = (each.meta["val"] for each in node.all_input_nodes) if len(node.all_input_nodes) == 2 else (None, None)
-    if a is None or a.device.type != "cpu" or b.device.type != "cpu":
+    operands: Any = node.args
+    a, b = (each.meta["val"] for each in operands)
+    if a.device.type != "cpu":
         return False
     m, k, n = (known(size) for size in (*a.shape, b.shape[1]))
-    if not isinstance(a.shape[1], int) or not isinstance(m, int) or not isinstance(n, int):  # terms that vary, or depend on data
+    if not isinstance(a.shape[1], int) or not isinstance(m, int) or not isinstance(n, int):  # they vary, or depend on data
         return False
     return integers_are_faster_as_floats(m, n, k)
 
