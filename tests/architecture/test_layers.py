@@ -100,6 +100,7 @@ LAYERS: dict[str, set[str]] = {
         "backends.aot.runtime.call_plan"},
     "backends.native.choose.packed_weights": NATIVE_STAGES | {"backends.native.passes", "backends.native.decompositions"},
     "backends.native.choose.volumes": NATIVE_STAGES | {"backends.native.passes"},
+    "backends.native.choose.integer_products": NATIVE_STAGES | {"backends.native.passes"},
     "backends.native.choose.channels_last": NATIVE_STAGES | {"backends.native.passes", "backends.native.choose.volumes"},
     "backends.native.choose.channels_last_on_gpu": NATIVE_STAGES | {
         "backends.native.passes", "backends.native.choose.channels_last"},
