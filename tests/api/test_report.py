@@ -75,7 +75,7 @@ def test_the_page_is_whole_and_stands_alone(page):
     assert page.lower().startswith("<!doctype html>") and not parsed.urls
     assert not {"script", "link", "iframe", "img", "object", "embed"} & set(parsed.tags)
     assert "script.py a&b fail" in "".join(parsed.text), "its title, escaped once"
-    assert "prefers-color-scheme: dark" in page and "max-width: 45em" in page
+    assert "prefers-color-scheme: dark" in page and "max-width: 45em" in page and "overflow-wrap: anywhere" in page
 
 
 def test_frames_are_told_in_order(page):

@@ -16,7 +16,7 @@ h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
 .facts { display: flex; flex-wrap: wrap; gap: .5em 1.5em; padding: 0; list-style: none } .facts b { font-size: 1.3em }
 .kind { white-space: nowrap; border-radius: .3em; padding: 0 .4em; background: var(--skip1) }
 .kind.break { color: var(--bad) } .kind.skipped, .kind.recompiled { color: var(--warn) }
-tr { border-bottom: 1px solid var(--line) } td.num { text-align: right; white-space: nowrap }
+tr { border-bottom: 1px solid var(--line) } td.num, th.num { text-align: right; white-space: nowrap }
 details > pre { overflow: auto; max-height: 30em; background: var(--skip1); padding: .6em; font-size: 12px }
 summary { cursor: pointer } .dim { color: var(--dim) }
 .flame { min-width: 40em; font: 12px/1.7 system-ui, sans-serif } .row { display: flex } .box { overflow: hidden }
@@ -57,8 +57,9 @@ def _facts(run: Run) -> str:
     return f"<ul class=facts>{shown}</ul>"
 
 
-def _table(head: Sequence[str], rows: Iterable[str]) -> str:
-    cells = "".join(f"<th>{html.escape(each)}</th>" for each in head)
+def _table(head: Sequence[str], rows: Iterable[str], numbers: Sequence[str] = ()) -> str:
+    """`numbers`: the columns of numbers, which their heads stand over."""
+    cells = "".join(f"<th{' class=num' if each in numbers else ''}>{html.escape(each)}</th>" for each in head)
     return f"<div class=scroll><table><tr>{cells}</tr>{''.join(rows)}</table></div>"
 
 
@@ -78,7 +79,8 @@ def _frames(notes: Sequence[FrameNote]) -> str:
             f"<tr><td class=num>{note.at:.2f} s</td><td><span class='kind {html.escape(note.kind)}'>{html.escape(note.kind)}"
             f"</span></td><td>{html.escape(note.function)}<br><span class=dim>{html.escape(note.place)}</span></td>"
             f"<td class=note>{graph}{_unfold(note.head, note.text)}</td></tr>")
-    return _table(("at", "what", "function", "why, or how large"), rows) if rows else "<p>No frame was compiled.</p>"
+    head = ("at", "what", "function", "why, or how large")
+    return _table(head, rows, head[:1]) if rows else "<p>No frame was compiled.</p>"
 
 
 def _recompiles(notes: Sequence[FrameNote]) -> str:
@@ -101,8 +103,8 @@ def _kernels(kernels: Sequence[Kernel]) -> str:
     rest = (f"<tr><td>ATen</td><td></td>{_spent(whole - of_parts, whole)}"
             "<td class=note>its calls, allocation, and the calls of kernels</td></tr>")
     head = ("", "calls", "in all", "share", "a call", "name, and source")
-    tables = (_table(head, _kernel_rows(graphs, of_graphs)) if of_graphs else "",
-              _table(head, [*_kernel_rows(inside, whole), rest]))
+    tables = (_table(head, _kernel_rows(graphs, of_graphs), head[1:5]) if of_graphs else "",
+              _table(head, [*_kernel_rows(inside, whole), rest], head[1:5]))
     return "<p>Inside of them:</p>".join(filter(None, tables))
 
 
@@ -130,4 +132,5 @@ def _caches(counts: dict[str, dict[str, int]]) -> str:
         numbers = [asked.get(prefix + what, 0) for what in ("hit", "miss", "not kept")]
         if any(numbers):
             rows.append(f"<tr><td class=note>{kind}</td>" + "".join(f"<td class=num>{each}</td>" for each in numbers) + "</tr>")
-    return _table(("", "found", "not there", "cannot be kept"), rows) if rows else "<p>No cache was asked.</p>"
+    head = ("", "found", "not there", "cannot be kept")
+    return _table(head, rows, head[1:]) if rows else "<p>No cache was asked.</p>"

@@ -27,7 +27,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 110em;
   background: var(--bg); overflow-wrap: break-word }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font: 13px/1.45 ui-monospace, monospace }
-td, th { padding: 0 .6em; vertical-align: top; text-align: left } td { white-space: pre-wrap }
+td, th { padding: 0 .6em; vertical-align: top } th { text-align: left } td { white-space: pre-wrap }
 td.n { color: var(--dim); text-align: right; user-select: none }
 td.note { white-space: normal; font-family: system-ui, sans-serif; max-width: 45em }
 tr.break td { border-bottom: 2px solid var(--bad) } .why { color: var(--bad) } .skip { color: var(--warn) }
@@ -35,6 +35,7 @@ tr.break td { border-bottom: 2px solid var(--bad) } .why { color: var(--bad) } .
 .skipped { background: repeating-linear-gradient(135deg, var(--skip1), var(--skip1) 6px, var(--skip2) 6px, var(--skip2) 12px) }
 .key { padding: .1em .6em; margin-right: .4em; border-radius: .3em }
 @media (max-width: 45em) { body { margin: 1em auto; padding: 0 .6em } td, th { padding: 0 .3em }
+  td.note { overflow-wrap: anywhere }
   .source tr { display: grid; grid-template-columns: 3em 1fr } .source td.note { grid-column: 2 }
   .source td.note:empty { display: none } }
 """
