@@ -12,7 +12,7 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -260,6 +260,24 @@ class ShapePolicy:
             self.symbols = True
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
+
+    def fake_of_shape(self, tensor: torch.Tensor, source: Source, shape: Sequence[Any]) -> torch.Tensor:
+        """The fake tensor of an input that is made before the graph runs; `shape` has its sizes, those that follow from numbers
+        which vary as what they are in terms of these."""
+        varies = [isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None for size in shape or tensor.shape]
+        if not varies or self.shape_env is None:
+            fixed: torch.Tensor = self.fake_mode.from_tensor(tensor, static_shapes=True)
+            return fixed
+        where = torch_source(source)
+        context = StatefulSymbolicContext(
+            dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in varies],
+            dynamic_strides=[DimDynamic.INFER_STRIDE] * len(varies), constraint_sizes=[None] * len(varies), tensor_source=where)
+        context.shape_env_to_source_to_symbol_cache[id(self.shape_env)] = {
+            f"{where.name}.size()[{dim}]": size.node.expr  # by torch's name of the size
+            for dim, (size, each) in enumerate(zip(shape or tensor.shape, varies, strict=True)) if each}
+        fake: torch.Tensor = self.fake_mode.from_tensor(tensor, source=where, symbolic_context=context)
+        self.contexts.append((tensor, context))
+        return fake
 
     def _context(self, tensor: torch.Tensor, source: Source, *, inner: bool = False) -> StatefulSymbolicContext:
         """Which sizes of a tensor, and of the inner tensors of a wrapper, are symbols."""

@@ -64,8 +64,8 @@ class RngSteps:
             may_fail: bool) -> int:
         """Note a step; where it is. It is run on examples at once, and what it raises is raised."""
         step = Step(fn, tuple(args), dict(kwargs or {}), may_fail)
-        named = {name: self._example_of(arg) for name, arg in step.kwargs.items()}
-        self._examples.append(fn(*[self._example_of(arg) for arg in step.args], **named))
+        named = {name: self.example_of(arg) for name, arg in step.kwargs.items()}
+        self._examples.append(fn(*[self.example_of(arg) for arg in step.args], **named))
         self.steps.append(step)
         return len(self.steps) - 1
 
@@ -73,7 +73,8 @@ class RngSteps:
         """The value of the step at `at` while tracing."""
         return self._examples[at]
 
-    def _example_of(self, arg: object) -> Any:
+    def example_of(self, arg: object) -> Any:
+        """The value of a step's argument while tracing."""
         if isinstance(arg, StepResult):
             return self._examples[arg.at]
         return self._copies[arg] if isinstance(arg, Source) else arg

@@ -304,10 +304,10 @@ class Trace:
         elif known != source:
             self.guard(SameObject(known, source))
 
-    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+    def random_tensor(self, tensor: torch.Tensor, source: Source, shape: Sequence[Any] = ()) -> TensorValue:
         if not self.policy.history.random_inputs:
             self.break_("data-random", value="a random array")
-        fake = self.policy.fake_mode.from_tensor(tensor, static_shapes=True)
+        fake: Any = self.policy.fake_of_shape(tensor, source, shape)
         fake.item_memo = None
         node = self.builder.placeholder(source, tensor, fake)
         self.speculation.met(node, fake)

@@ -246,9 +246,9 @@ class RngTracer(Protocol):
         """An input of the graph for a random number computed before it runs; `number` is an example, and `bounds` are the least
         and the greatest that it may be. Nothing guards it: it is not there yet when guards are checked."""
 
-    def random_tensor(self, tensor: torch.Tensor, source: Source) -> TensorValue:
+    def random_tensor(self, tensor: torch.Tensor, source: Source, shape: Sequence[Any] = ()) -> TensorValue:
         """An input of the graph for a random array that is computed before it runs; `tensor` is an example. Its shape and dtype
-        follow from what the generator was given."""
+        follow from what the generator was given: `shape` has those of its sizes that vary as symbols."""
 
 
 class CallTracer(Protocol):

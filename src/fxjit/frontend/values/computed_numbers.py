@@ -6,11 +6,13 @@ such by arithmetic, the result is found again by the same calls: it is a number 
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import sympy
+import torch
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values.base import Value
@@ -75,6 +77,29 @@ def computed(t: Tracer, fn: Callable[..., Any], args: Sequence[Value],
     return TupleValue(found) if len(found) == len(items) else None
 
 
+def found_at(value: Value) -> tuple[Source, Any] | None:
+    """Where a number that varies, or a tuple or a list of such, is found before the frame starts, and what it is now (a tuple
+    of a list, too); None where that is not known."""
+    given: dict[Source, Any] = {}
+    call = _call(_same, [value], given, _MOST_CALLS)
+    if call is None or not given:
+        return None
+    call = _call(_same, [value], given, _MOST_CALLS)  # whether there are several numbers is known by now
+    assert call is not None
+    (part,) = call.args
+    base, known = next(iter(given.items())) if len(given) == 1 else (TogetherSource(tuple(given)), tuple(given.values()))
+    if part is ...:
+        return base, known
+    try:
+        return ApplySource(base, part, repr(part)), part(known)
+    except (ArithmeticError, TypeError, ValueError):  # the program's
+        return None
+
+
+def _same(number: Any) -> Any:
+    return number
+
+
 def _found(t: Tracer, number: Any, call: NumberCall, base: Source) -> Value | None:
     """What `call` of what is at `base` gives, which is `number` now."""
     source = ApplySource(base, call, repr(call))
@@ -93,7 +118,7 @@ def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any
             part = arg.as_constant()
             if type(part) not in _NUMBERS and (type(part) is not tuple or any(type(each) not in _NUMBERS for each in part)):
                 part = None
-        elif isinstance(arg, (TupleValue, ListValue)) and arg.pytype() in (tuple, list):
+        elif isinstance(arg, (TupleValue, ListValue)) and arg.pytype() in (tuple, list, torch.Size):
             part = _call(together, arg.items, given, most - 1) if most else None
         elif not isinstance(arg, SymValue):
             part = None
@@ -102,7 +127,7 @@ def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any
         else:
             found = _given(arg)
             given.update([] if found is None else [found])
-            part = None if found is None else _place(found[0], given)
+            part = _of_expression(arg, arg.sym.node.expr, given) if found is None else _place(found[0], given)
         if part is None:
             return None
         parts.append(part)
@@ -113,6 +138,29 @@ def _call(fn: Callable[..., Any], args: Sequence[Value], given: dict[Source, Any
 
 def _place(source: Source, given: dict[Source, Any]) -> Any:
     return ... if len(given) == 1 else NumberCall((..., list(given).index(source)), operator.getitem)
+
+
+def _of_expression(number: SymValue, expr: sympy.Expr, given: dict[Source, Any]) -> Any:
+    """The same of a size that torch calculated of others (`x.numel()`): a sum or a product of these, and of integers."""
+    if isinstance(expr, sympy.Integer):
+        return int(expr)
+    if isinstance(expr, sympy.Symbol):
+        found = _at_symbol(number, expr)
+        given.update([] if found is None else [found])
+        return None if found is None else _place(found[0], given)
+    fn = operator.add if isinstance(expr, sympy.Add) else operator.mul if isinstance(expr, sympy.Mul) else None
+    parts = [] if fn is None else [_of_expression(number, each, given) for each in expr.args]
+    if fn is None or any(part is None for part in parts):
+        return None
+    return functools.reduce(lambda left, right: NumberCall((left, right), fn), parts)
+
+
+def _at_symbol(number: SymValue, symbol: sympy.Symbol) -> tuple[Source, Any] | None:
+    env = number.sym.node.shape_env
+    sources = map(our_source, env.var_to_sources.get(symbol, ()))
+    source = next((each for each in sources if each is not None and not isinstance(each.root, RandomSource)), None)
+    known = env.backed_var_to_val.get(symbol)
+    return None if source is None or known is None or not known.is_Integer else (source, int(known))
 
 
 def _given(number: SymValue) -> tuple[Source, Any] | None:

@@ -7,6 +7,7 @@ as random numbers, arrays and NumPy's numbers as inputs of the graph.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -30,9 +31,11 @@ from fxjit.frontend.values.rng import (
     known_state,
     refuse,
     seed_arguments,
+    shuffle_list,
     state_value,
 )
-from fxjit.frontend.values.sequence import TupleValue
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.wrap import wraps, wraps_if
 from fxjit.guards.kinds import IdIs, TypeIs
 from fxjit.guards.source import ApplySource, RandomSource, Source
@@ -84,7 +87,23 @@ def _bounds(name: str, args: list[Value], kwargs: dict[str, Value]) -> Bounds | 
     return of_method(like, list(map(bounds_of, args))) if like is not None and len(args) < 3 and not kwargs else None
 
 
-def _result(t: Tracer, at: int, name: str, bounds: Bounds | None) -> Value:
+def _sizes(name: str, args: list[Value], kwargs: dict[str, Value]) -> list[Value]:
+    """The sizes that a method is asked for, where its documentation has them: `normal(loc=0.0, scale=1.0, size=None)`."""
+    if name == "permutation":
+        return args[:1] if args and args[0].pytype() is int else []
+    method = getattr(np.random.RandomState, name, None) or getattr(np.random.Generator, name)
+    names = [each.partition("=")[0].strip() for each in method.__doc__.strip().partition("(")[2].partition(")")[0].split(",")]
+    if names[0] == "d0":  # rand(d0, d1, ..., dn)
+        return args
+    at = names.index("size") if "size" in names else len(args)
+    size = kwargs.get("size", args[at] if at < len(args) else None)
+    size = None if size is None else size.realize()
+    if isinstance(size, (TupleValue, ListValue)):
+        return size.realized()
+    return [] if size is None or size.pytype() is not int else [size]
+
+
+def _result(t: Tracer, at: int, name: str, sizes: list[Value], bounds: Bounds | None) -> Value:
     example = t.rng_steps.example(at)
     if type(example) in RANDOM_TYPES:
         return RandomValue(at, example, bounds)
@@ -92,9 +111,11 @@ def _result(t: Tracer, at: int, name: str, bounds: Bounds | None) -> Value:
     if isinstance(example, np.generic) and example.dtype.kind in "bif":
         return ArrayValue(t.random_tensor(scalar_tensor(example), ApplySource(source, scalar_tensor)), True, source)
     tensor = writable_tensor(example) if isinstance(example, np.ndarray) else None
-    if tensor is None:
+    if tensor is None or any(isinstance(size, RandomValue) for size in sizes):
         refuse(t, name)
-    return ArrayValue(t.random_tensor(tensor, ApplySource(source, tensor_of)), False, source)
+    shape = [size.sym if isinstance(size, SymValue) else size.as_constant() for size in sizes]
+    shape += tensor.shape[len(shape):]
+    return ArrayValue(t.random_tensor(tensor, ApplySource(source, tensor_of), shape), False, source)
 
 
 def _arguments(t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[object], dict[str, object]]:
@@ -136,28 +157,46 @@ def _method(cls: type, name: str) -> None:
         at = step(t, fn, [mine, *given], named, may_fail=may_fail)
         if name == "get_state":
             return state_value(t.rng_steps.example(at), at)
-        return t.make(None) if name == "seed" else _result(t, at, label, _bounds(name, args[1:], kwargs))
+        if name == "seed":
+            return t.make(None)
+        return _result(t, at, label, _sizes(name, args[1:], kwargs), _bounds(name, args[1:], kwargs))
+
+
+def order(shuffle: Callable[..., None], generator: Any, rows: int, ndim: int) -> np.ndarray[Any, Any]:
+    """A step: the order that `shuffle` brings so many rows in; how it draws depends on whether they are numbers or arrays."""
+    places = np.arange(rows).reshape(rows, *[1] * (ndim - 1))
+    shuffle(generator, places)
+    return places.reshape(-1)
 
 
 def _shuffles(cls: type) -> None:
-    """`shuffle` writes what `permutation` of as many numbers gives the order of: both draw the same numbers."""
+    """`shuffle`, which writes the rows of an array in another order, or the items of a list."""
+    fn: Any = cls.shuffle  # type: ignore[attr-defined]  # both classes have it
     label = "numpy.random.shuffle"
 
-    @handles(cls.shuffle)  # type: ignore[attr-defined]  # of both classes
+    @handles(fn)
     def shuffle(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         generator, *given = args
         bound = dict(zip(("x", "axis"), given, strict=False)) | kwargs
         array, axis = bound["x"].realize() if "x" in bound else None, bound.get("axis")
         along: Any = 0 if axis is None else axis.as_constant() if axis.is_constant() else None
         known = len(bound) == len(given) + len(kwargs) and bound.keys() <= {"x", "axis"} and type(along) is int
-        if not known or not isinstance(array, ArrayValue) or array.scalar or not isinstance(generator, NumpyRngValue):
+        if not known or array is None or not isinstance(generator, NumpyRngValue) or not config.trace_numpy:
+            refuse(t, label)
+        mine = generator_argument(t, generator, copy.deepcopy)
+        if not isinstance(array, ArrayValue) and axis is None:
+            return shuffle_list(t, mine, "shuffle", array)
+        if not isinstance(array, ArrayValue) or array.scalar:
             refuse(t, label)
         sizes = array.tensor.fake.shape
-        if not 0 <= along < len(sizes) or (along and cls is np.random.RandomState) or not config.trace_numpy:
+        if not 0 <= along < len(sizes) or (along and cls is np.random.RandomState):
             refuse(t, label)
-        mine, permutation = generator_argument(t, generator, copy.deepcopy), cls.permutation  # type: ignore[attr-defined]
-        order = step(t, permutation, [mine, int(sizes[along])], {}, may_fail=False)
-        index = TupleValue([*[t.make(slice(None))] * along, _result(t, order, label, None)])
+        if any(not isinstance(size, torch.SymInt) and size == 0 for size in sizes):
+            refuse(t, label)
+        rows = protocol.getitem(t, protocol.getattr_(t, array, "shape"), t.make(along))
+        (count,), _ = known_arguments(t, label, [rows], {})
+        at = step(t, order, [fn, mine, count, len(sizes)], {}, may_fail=False)
+        index = TupleValue([*[t.make(slice(None))] * along, _result(t, at, label, [rows], None)])
         protocol.setitem(t, array, t.make(...), protocol.getitem(t, array, index))
         return t.make(None)
 

@@ -8,10 +8,12 @@ breaks the graph.
 from __future__ import annotations
 
 import _random
+import copy
 import operator
 import random
 import types
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, NoReturn
 
 import torch
@@ -21,6 +23,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import Rebuilder, Value
 from fxjit.frontend.values.calls import Handler, handles, pass_on, resolve
+from fxjit.frontend.values.computed_numbers import found_at
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.descriptors import look_up
 from fxjit.frontend.values.random_bounds import Bounds, between, of_method
@@ -144,13 +147,18 @@ def refuse(t: Tracer, name: str) -> NoReturn:
 
 
 def _known(t: Tracer, name: str, value: Value) -> object:
-    """An argument that a step takes: a constant, or a random value of an earlier step."""
+    """An argument that a step takes: a constant, a random value of an earlier step, or where numbers that vary are found."""
     if isinstance(value, RandomValue):
         return StepResult(value.at)
     try:
         return concrete(value)
     except NotConcrete:
+        found = found_at(value.realize())
+    if found is None:
         refuse(t, name)
+    source, example = found
+    t.rng_steps.found(example, source, copy.copy)
+    return source
 
 
 def known_arguments(t: Tracer, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> tuple[list[object], Any]:
@@ -174,8 +182,8 @@ def _seed_of(t: Tracer, name: str, value: Value) -> object:
 
 def _number(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, f"random.{name}", args, kwargs)
-    may_fail = _NUMBERS[name] or any(isinstance(arg, StepResult) for arg in (*given, *named.values()))
-    numbers = all(isinstance(arg, StepResult) or type(arg) in (int, float) or arg is None for arg in (*given, *named.values()))
+    may_fail = _NUMBERS[name] or any(isinstance(arg, (StepResult, Source)) for arg in (*given, *named.values()))
+    numbers = all(type(t.rng_steps.example_of(arg)) in (int, float, NoneType) for arg in (*given, *named.values()))
     if not numbers or type(generator) is not PythonRngValue:
         refuse(t, f"random.{name}")
     fn = getattr(random.Random, name)
@@ -248,13 +256,13 @@ def _several(t: Tracer, generator: PythonRngValue, name: str, args: list[Value],
         refuse(t, f"random.{name}")
     items = _items(t, name, args[0])
     given, named = known_arguments(t, f"random.{name}", args[1:], kwargs)
-    if any(isinstance(arg, StepResult) for arg in (*given, *named.values())):
+    if any(isinstance(arg, (StepResult, Source)) for arg in (*given, *named.values())):  # how many there are, would vary
         refuse(t, f"random.{name}")
     at = step(t, getattr(random.Random, name), [generator_argument(t, generator), items, *given], named, may_fail=False)
     return _list_of(t, at, len(t.rng_steps.example(at)), name, between(list(items)))
 
 
-def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
+def shuffled(generator: Any, items: list[Any]) -> list[Any]:
     """A step: the items in the order that `generator.shuffle` brings them in."""
     made = list(items)
     generator.shuffle(made)
@@ -262,12 +270,18 @@ def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
 
 
 def _shuffle(t: Tracer, generator: PythonRngValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1 or kwargs or args[0].pytype() is not list:
+    if len(args) != 1 or kwargs:
         refuse(t, f"random.{name}")
-    items = _items(t, name, args[0])
-    at = step(t, shuffled, [generator_argument(t, generator), items], {}, may_fail=False)
-    everything = t.call(t.make(slice), [t.make(None)], None)
-    protocol.setitem(t, args[0], everything, _list_of(t, at, len(items), name, between(items)))
+    return shuffle_list(t, generator_argument(t, generator), name, args[0])
+
+
+def shuffle_list(t: Tracer, generator: object, name: str, given: Value) -> Value:
+    """`generator.shuffle(given)`, of a list of numbers or texts."""
+    if given.pytype() is not list:
+        refuse(t, f"random.{name}")
+    items = _items(t, name, given)
+    at = step(t, shuffled, [generator, items], {}, may_fail=False)
+    protocol.setitem(t, given, t.call(t.make(slice), [t.make(None)], None), _list_of(t, at, len(items), name, between(items)))
     return t.make(None)
 
 

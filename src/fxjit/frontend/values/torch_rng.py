@@ -21,6 +21,8 @@ from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import default_device
 from fxjit.frontend.values.random_values import random_value, step
 from fxjit.frontend.values.rng import RngMethodValue, RngValue, generator_argument, known_arguments, refuse, seed_arguments
+from fxjit.frontend.values.sequence import ListValue, TupleValue
+from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, IdIs, NotSameObject, TypeIs
 from fxjit.guards.source import AttrSource, ConstSource, RandomSource, Source
@@ -81,7 +83,8 @@ def _wrap_generator(t: Tracer, obj: torch.Generator, source: Source) -> Value:
 @handles(torch.Generator)
 def _make_generator(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, "torch.Generator", args, kwargs)
-    if any(torch.device(each) != _CPU for each in (*given, *named.values())) or set(named) - {"device"}:
+    if any(isinstance(each, (StepResult, Source)) or torch.device(each) != _CPU for each in (*given, *named.values())) or (
+            set(named) - {"device"}):
         refuse(t, "torch.Generator")
     at = step(t, torch.Generator, given, named, may_fail=False)
     return TorchRngValue(t.rng_steps.example(at), RandomSource(at))
@@ -108,17 +111,33 @@ def sample(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], kwargs: Map
     values = (*given, *options.values())
     if torch.device(options["device"]) != _CPU or any(isinstance(each, (StepResult, torch.Tensor)) for each in values):
         return None
-    with _disable_current_modes():
-        try:
-            example = fn(*given, generator=torch.Generator(), **options)
-        except Exception:  # which the running program is to raise
-            return None
+    varies = any(isinstance(each, Source) for each in values)
+    examples = {key: t.rng_steps.example_of(each) for key, each in options.items()}
+    try:
+        with _disable_current_modes():
+            example = fn(*map(t.rng_steps.example_of, given), generator=torch.Generator(), **examples)
+        shape = _shape(t, fn, args, named) if varies else ()
+    except Exception:  # which the running program is to raise
+        return None
     if type(example) is not torch.Tensor:
         return None
     # Drawn before anything of the frame happens: a default dtype that it sets is not in force by then.
     options["dtype"] = example.dtype
-    at = step(t, sampled, [fn, generator_argument(t, generator, _copy), *given], options, may_fail=False)
-    return t.random_tensor(t.rng_steps.example(at), RandomSource(at))
+    at = step(t, sampled, [fn, generator_argument(t, generator, _copy), *given], options, may_fail=varies)
+    return t.random_tensor(t.rng_steps.example(at), RandomSource(at), shape)
+
+
+def _shape(t: Tracer, fn: Callable[..., Any], args: Sequence[Value], named: Mapping[str, Value]) -> Sequence[Any]:
+    """The shape of what `fn` draws, with the sizes that vary as symbols."""
+    def number(value: Value) -> Any:
+        value = value.realize()
+        if isinstance(value, (TupleValue, ListValue)):
+            return [number(each) for each in value.items]
+        return value.sym if isinstance(value, SymValue) else value.as_constant()
+
+    options = {key: number(each) for key, each in named.items()} | {"device": "meta"}
+    with _disable_current_modes():
+        return fn(*map(number, args), **options).shape  # type: ignore[no-any-return]  # a tensor's
 
 
 def _is_set(value: Value | None) -> bool:
