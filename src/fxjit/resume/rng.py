@@ -83,8 +83,8 @@ def rewind(restore: Sequence[Callable[[], None]]) -> None:
 
 
 def restorer(generator: Any) -> Callable[[], None]:
-    """A callable that restores the present state of what the steps were given: a generator, numbers, an array that is read, or a
-    lock."""
+    """A callable that restores the present state of what the steps were given: a generator, numbers, an array that is read, or
+    a lock."""
     if isinstance(generator, (int, float, tuple, np.ndarray, _LOCK, _RLOCK)):
         return lambda: None
     if isinstance(generator, np.random.Generator):
