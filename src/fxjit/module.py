@@ -57,7 +57,7 @@ class OptimizedModule(nn.Module):
             disabled = _C.DisabledFunction(module.__call__)
             marks.set_disabled(disabled, module.__call__, True, self.reason)  # type: ignore[arg-type]  # not only functions
             return disabled
-        own_frame = inlining(module, _alike(module)) if _needs_own_frame(module) else None
+        own_frame = inlining(module, _alike(module), _kept_as(module)) if _needs_own_frame(module) else None
         compiled = _C.CompiledFunction(own_frame or module.__call__, _C.Region(options, None if self.frozen else on_miss))
         marks.set_compiled(compiled, module.__call__)
         for entered in (module.forward, own_frame):
@@ -224,6 +224,21 @@ def _alike(module: nn.Module) -> Hashable:
     return tuple(parts)
 
 
+def _kept_as(module: nn.Module, *more: str) -> Hashable:
+    """What modules have in common that share entries also when the one before is gone: of torch's classes alone, all that is
+    described above, with the numbers and texts that the modules hold, of which each makes another program. None for others."""
+    parts = list(module.modules())
+    hooks = any(getattr(part, kind, None) for part in parts for kind in _HOOKS)
+    if hooks or any(type(part).__module__.partition(".")[0] != "torch" for part in parts):
+        return None
+    facts = tuple((name, repr(value)) for part in parts for name, value in vars(part).items() if _is_plain(value))
+    return (*more, _alike(module), facts)
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in (bool, int, float, str) or (type(value) is tuple and all(map(_is_plain, value)))
+
+
 def _has_shape(value: torch.Tensor | None) -> bool:
     return value is not None and not is_lazy(value)
 
@@ -236,6 +251,7 @@ def compile_in_place(module: nn.Module, options: RegionOptions) -> None:
 
 def _inner_call(module: nn.Module, compiled: OptimizedModule) -> Any:
     """`_compiled_call_impl` must not go through `module.__call__`, which would look for `_compiled_call_impl` again."""
-    target = inlining(module._call_impl, ("_call_impl", _alike(module))) if _needs_own_frame(module) else module._call_impl
+    alike, kept_as = ("_call_impl", _alike(module)), _kept_as(module, "_call_impl")
+    target = inlining(module._call_impl, alike, kept_as) if _needs_own_frame(module) else module._call_impl
     region: _C.Region = compiled.__dict__["forward"].region
     return _C.CompiledFunction(target, region)

@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
@@ -68,6 +69,11 @@ _tensorless_calls: dict[int, _Tensorless] = {}
 #: The code objects of `inlining`, by the callable's identity, and by what says that callables are alike.
 _codes_of_alike: weakref.WeakValueDictionary[Hashable, CodeType] = weakref.WeakValueDictionary()
 
+#: Those last used of callables that are no part of the program, such as modules of torch's classes: the next one that is like
+#: one of these finds its entries, as the next object of a user's class does.
+_kept_codes: OrderedDict[Hashable, CodeType] = OrderedDict()
+_MOST_KEPT: Final = 32
+
 #: Options under which an artifact was loaded: their frames look for stored entries, whatever the settings say.
 _with_artifacts: weakref.WeakSet[RegionOptions] = weakref.WeakSet()
 
@@ -89,12 +95,12 @@ def visible(fn: Callable[..., Any]) -> Callable[..., Any]:
     return inlining(fn)
 
 
-def inlining(fn: Callable[..., Any], alike: Hashable = None) -> Callable[..., Any]:
+def inlining(fn: Callable[..., Any], alike: Hashable = None, kept_as: Hashable = None) -> Callable[..., Any]:
     """A Python function that only calls `fn`, whose frame counts as user code.
 
     Entries and their limits are counted by code object, of which each callable has one of its own: one that is compiled again
     finds the entries that it has. Where callables are `alike`, they share it while one of them lives, and with it the entries:
-    those whose guards hold for them.
+    those whose guards hold for them. Under `kept_as` it is kept for those that come when none of them lives any more.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -103,14 +109,20 @@ def inlining(fn: Callable[..., Any], alike: Hashable = None) -> Callable[..., An
     own = _identity(fn)
     code = _codes_of_alike.get(alike) if alike is not None else None
     if code is None:
-        code = _codes_of_alike.get(own)
-    if code is None or (alike not in _codes_of_alike and entries.compiles(code) >= config.recompile_limit):
+        code = _codes_of_alike.get(own) or _kept_codes.get(kept_as)
+    shared = code is not None and (alike in _codes_of_alike if kept_as is None else _kept_codes.get(kept_as) is code)
+    if code is None or (not shared and entries.compiles(code) >= config.recompile_limit):
         name = str(getattr(fn, "__name__", type(fn).__name__))
         code = call.__code__.replace(co_name=name, co_qualname=name)
         marks.set_code_traced(code)
     if alike is not None:
-        code = _codes_of_alike.setdefault(alike, code)
+        _codes_of_alike[alike] = code
     _codes_of_alike[own] = code
+    if kept_as is not None:
+        _kept_codes.pop(kept_as, None)  # behind the others
+        _kept_codes[kept_as] = code
+        if len(_kept_codes) > _MOST_KEPT:
+            _kept_codes.popitem(last=False)
     return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
 
 
@@ -415,6 +427,7 @@ def call_method(fn: Any) -> Any:
 
 def reset() -> None:
     _last_options.clear()
+    _kept_codes.clear()
     _tensorless_calls.clear()
     under_modes = imported_module("fxjit.under_modes")
     if under_modes is not None:

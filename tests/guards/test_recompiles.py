@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
 import logging
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -300,3 +303,54 @@ def test_objects_that_were_written_stay_apart():
         for args in ((kind(), kind()), (one, one), (kind(), kind())):
             fresh = [kind() for _ in args] if args[0] is not args[1] else [kind()] * 2
             assert torch.equal(compiled(torch.ones(1), *args), fn(torch.ones(1), *fresh))
+
+
+def _sharing(makes: Sequence[Callable[[], torch.nn.Module]]) -> int:
+    """How often modules that live one after the other are compiled, in two sizes."""
+    counters.clear()
+    for make in makes:
+        module = make()
+        compiled = fxjit.compile(module, backend="eager")
+        for rows in (4, 3, 4):
+            x = torch.randn(rows, 3)
+            args = (x, torch.arange(rows) % 3) if isinstance(module, torch.nn.CrossEntropyLoss) else (x,)
+            assert torch.equal(compiled(*args), module(*args))
+        gone = weakref.ref(module)
+        del module, compiled
+        gc.collect()
+        assert gone() is None, "a module outlives the program's own references"
+    return counters["frames"]["ok"]
+
+
+@pytest.mark.parametrize("make", [
+    torch.nn.CrossEntropyLoss, lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)),
+])
+def test_a_module_of_torchs_finds_the_entries_of_one_that_is_gone(make: Callable[[], torch.nn.Module]) -> None:
+    assert _sharing([make] * 4) == 2
+
+
+def _activations(*kinds: str) -> torch.nn.Module:
+    return torch.nn.Sequential(*[torch.nn.GELU(kind) for kind in kinds])
+
+
+def test_modules_with_other_settings_have_a_limit_of_their_own() -> None:
+    settings = [functools.partial(_activations, *kinds) for kinds in itertools.product(("none", "tanh"), repeat=4)][:12]
+    assert _sharing(settings) >= len(settings) > config.recompile_limit
+    assert not counters["skip"]
+
+
+class _Scaled(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * 2
+
+
+def test_of_classes_of_the_program_nothing_is_kept() -> None:
+    class Scaled(_Scaled):
+        pass
+
+    compiled = fxjit.compile(torch.nn.Sequential(Scaled(3, 4)), backend="eager")
+    compiled(torch.ones(2, 3))
+    gone = weakref.ref(Scaled)
+    del Scaled, compiled
+    gc.collect()
+    assert gone() is None
