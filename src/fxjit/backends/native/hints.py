@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
-from .index import RoundedSymbol, Size
+from .index import InputSize, RoundedSymbol, Size
 
 #: What a size is taken for that nothing is known about.
 UNKNOWN = 512
@@ -31,7 +31,7 @@ class Hints:
         return int(value) if value.is_number else UNKNOWN
 
     def of_symbol(self, symbol: sympy.Symbol) -> int:
-        if symbol not in self.values and isinstance(symbol, RoundedSymbol):
+        if symbol not in self.values and isinstance(symbol, (RoundedSymbol, InputSize)):
             value: Any = symbol.made_of.xreplace(self.numbers)
             self.values[symbol] = int(value) if value.is_number else UNKNOWN
         known: int = self.values.get(symbol, UNKNOWN)

@@ -11,7 +11,9 @@ import functools
 import hashlib
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import sympy
@@ -36,7 +38,7 @@ def size_of(value: Any) -> Size:
     expr = sympy.sympify(value.node.expr if hasattr(value, "node") else value)
     if hasattr(value, "node") and not expr.is_Atom:
         expr = expr.xreplace(_numbers_found(value.node.shape_env))
-    return as_size(_by_symbols(without_floats(expr)))
+    return as_size(_by_inputs(_by_symbols(without_floats(expr))))
 
 
 class RoundedSymbol(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
@@ -53,6 +55,42 @@ def _by_symbols(expr: sympy.Expr) -> sympy.Expr:
         return expr
     rounded = [part for part in expr.atoms(sympy.Function) if type(part).__name__ in _ROUNDINGS]
     return expr.xreplace({part: _symbol_of(part) for part in rounded}) if rounded else expr
+
+
+class InputSize(sympy.Symbol):  # type: ignore[misc]  # sympy is untyped
+    """A size that an input has, which is made of symbols that no input has by themselves (input_sizes.py)."""
+
+    __slots__ = ("made_of",)
+    made_of: sympy.Expr
+
+    @classmethod
+    def of(cls, size: sympy.Expr) -> InputSize:
+        name = hashlib.sha256(sympy.srepr(size).encode()).hexdigest()[:12]
+        known = {"positive": True} if size.is_positive else {"nonnegative": True} if size.is_nonnegative else {}
+        symbol = cls(f"input_{name}", integer=True, **known)
+        symbol.made_of = size
+        return symbol
+
+
+#: What sizes are made of in the graph that is compiled, in terms of those that its inputs have.
+replaced_sizes: Final[ContextVar[Mapping[sympy.Expr, sympy.Expr]]] = ContextVar("replaced_sizes", default=MappingProxyType({}))
+
+
+def _by_inputs(expr: sympy.Expr) -> sympy.Expr:
+    """The expression in terms of sizes that inputs have, if there is one."""
+    parts = replaced_sizes.get()
+    if not parts or expr.is_Integer or (said := replaced(expr, parts)) == expr:
+        return expr
+    divides = any(p.exp.is_negative for p in said.atoms(sympy.Pow)) or not all(n.is_Integer for n in said.atoms(sympy.Rational))
+    return expr if divides or said.free_symbols & parts.keys() else said
+
+
+def replaced(expr: sympy.Expr, parts: Mapping[sympy.Expr, sympy.Expr]) -> sympy.Expr:
+    """The expression with each part replaced, in that order: a later one may be made of earlier ones' values."""
+    for part, value in parts.items():
+        if expr.has(part):
+            expr = sympy.expand(expr.xreplace({part: value}))
+    return expr
 
 
 def _symbol_of(rounded: sympy.Expr) -> RoundedSymbol:

@@ -39,6 +39,7 @@ from .executor.python_text import python_text
 from .folded import CONSTANTS, FoldedGraph
 from .hints import hints_of
 from .index import UnprintableSize
+from .input_sizes import in_terms_of_inputs
 from .lower import lower_graph
 from .lower.liveness import escaping, live_statements
 from .lower.table import Lowering
@@ -99,6 +100,11 @@ def freezes() -> bool:
 
 def through_lowering(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
     """The stages behind the passes."""
+    with in_terms_of_inputs(gm):
+        return lowered(gm, name, lone_kernels)
+
+
+def lowered(gm: torch.fx.GraphModule, name: str, lone_kernels: bool) -> CompiledGraph:
     with timed("native.lower", name):
         low, hints = lower_graph(gm, by_aten=name == CONSTANTS), hints_of(gm)
         statements, returned = live_statements(low, gm), escaping(low, gm)
