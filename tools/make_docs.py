@@ -261,7 +261,9 @@ DIFFERENCES = (
     ("a break inside a loop, a `try` block or a `with` of the program's own class",
      "the function runs eagerly, and what it calls is compiled (torch.compile compiles what stands before a `try` or `with`, "
      "and nothing around a loop); with `config.compile_around_blocks` what stands before and behind the block is compiled, "
-     "where it is three operators or more"),
+     "where it is three operators or more. A loop that breaks at a decision on data is compiled between two decisions: a "
+     "`while`, and a `for` that the decision may leave or that is over numbers and tensors; others with "
+     "`config.resume_in_loops`"),
     ("`counters[\"graph_break\"]`",
      "counts each graph that a break ends. A function that is given up because of a break (in a loop, a `try` or a `with`) has "
      "no graph: it is counted in `counters[\"skip\"]`, and the break by its reason in `counters[\"skip_cause\"]`. "
@@ -355,7 +357,8 @@ def coverage_page() -> str:
               "The graph breaks at `scheduler.step()`, which runs eagerly, as with torch.compile: traced, it would be compiled",
               "for each way that the scheduler's code goes with its counter. With `fullgraph=True`, in loops and in `try`",
               "blocks, where torch.compile raises or gives up the function, fxjit traces it: in twelve steps at most 3 graphs,",
-              "of MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`).", ""]
+              "of MultiStepLR 4, of SequentialLR 6 (`tests/shapes/test_changing_numbers.py`), where the optimizer's step is",
+              "elsewhere: with SGD's in the same function StepLR takes 4.", ""]
     lines += [*_of_later_releases(), "## Several processes", "",
               "[Recipes](recipes.md#several-processes) says how; `tests/distributed` holds what is said to work here.", "",
               "| what | with fxjit |", "| --- | --- |"]
