@@ -174,5 +174,5 @@ def integers_are_faster_as_floats(m: int, n: int, k: int) -> bool:
 def _compare_integers(m: int, n: int, k: int) -> list[int]:
     with _disable_current_modes(), torch.no_grad():
         rows, columns = torch.ones(m, k, dtype=torch.int8), torch.ones(n, k, dtype=torch.int8).t()
-        return in_turns(lambda: torch._int_mm(rows, columns),
+        return in_turns(lambda: torch.ops.aten._int_mm.default(rows, columns),
                         lambda: torch.mm(rows.float(), columns.float()).to(torch.int32), turns=TURNS_OF_LARGE)
