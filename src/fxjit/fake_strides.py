@@ -46,11 +46,11 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         if not _makes_its_results(func):
             return result
         operands = [each for each in pytree.tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
-        is_odd = any(has_noncanonical_stride(each) or _is_empty(each) for each in operands)
-        if not is_odd and not any(map(_is_in_another_order, operands)):
-            return result
         results = [result] if isinstance(result, torch.Tensor) else result
         if not isinstance(results, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in results):
+            return result
+        is_odd = any(has_noncanonical_stride(each) or _is_empty(each) for each in operands)
+        if not is_odd and not any(map(_is_in_another_order, operands)) and not any(map(_is_expanded, results)):
             return result
         strides = _by_aten(func, args, kwargs, results, operands)
         if strides is None and _is_elementwise(func) and results[0] is result and (is_odd or all(map(_is_known, operands))):
@@ -100,6 +100,13 @@ def _is_elementwise(func: OpOverload) -> bool:
         return False
     # The caller of `clone` and its like says which strides.
     return not any(each.name == "memory_format" for each in func._schema.arguments)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, as those of no new tensor do: the fakes of torch 2.11 keep an expanded operand's strides in
+    `select_scatter` and its like."""
+    return any(isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
+               for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 _PLAIN: Final = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
