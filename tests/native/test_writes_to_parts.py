@@ -15,6 +15,7 @@ from tests.differential import outcome
 import fxjit
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.index import prod
+from fxjit.backends.native.lower.table import used_after
 
 SIDE = 6
 
@@ -240,3 +241,14 @@ def test_programs_drawn_at_random(steps):
     a, b = torch.arange(36.0).view(6, 6) / 36, torch.arange(36.0).flip(0).view(6, 6) / 18
     found, expected = (outcome(call, (a, b)) for call in (fxjit.compile(program), program))
     torch.testing.assert_close(found, expected)
+
+
+def test_a_collective_reads_until_it_is_waited_for():
+    """Its argument's memory may not be written to before."""
+    graph, functional = torch.fx.Graph(), torch.ops._c10d_functional
+    x = graph.placeholder("x")
+    begun = graph.call_function(functional.all_gather_into_tensor.default, (x, 2, "0"))
+    between = graph.call_function(torch.ops.aten.relu.default, (x,))
+    graph.call_function(functional.wait_tensor.default, (begun,))
+    behind = graph.call_function(torch.ops.aten.relu.default, (x,))
+    assert used_after(begun, between) and not used_after(begun, behind)

@@ -17,7 +17,7 @@ import torch.fx
 from torch.utils import _pytree as pytree
 
 from fxjit.backends.graph.facts import cannot_start_over
-from fxjit.schemas import returns_alias, views_first_argument
+from fxjit.schemas import communicates, returns_alias, views_first_argument
 
 from ..choose.recompute import should_keep
 from ..index import Size, Sizes, contiguous_strides, same_sizes, size_of, sizes_of, sub
@@ -442,9 +442,12 @@ def used_after(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 def shares_memory(node: torch.fx.Node) -> bool:
-    """Whether what the node gives is memory of an argument: a view, by index arithmetic or by ATen, or one of several."""
+    """Whether what the node gives is memory of an argument: a view, by index arithmetic or by ATen, or one of several. A
+    collective reads its argument until it is waited for."""
     target = node.target
-    return target is getitem or is_view(node) or (isinstance(target, torch._ops.OpOverload) and returns_alias(target))
+    if target is getitem or is_view(node):
+        return True
+    return isinstance(target, torch._ops.OpOverload) and (returns_alias(target) or communicates(target))
 
 
 def is_made_by_aten(node: torch.fx.Node) -> bool:
