@@ -105,8 +105,9 @@ def _is_elementwise(func: OpOverload) -> bool:
 def _is_expanded(tensor: torch.Tensor) -> bool:
     """Whether elements share memory, as those of no new tensor do: the fakes of torch 2.11 keep an expanded operand's strides
     in `select_scatter` and its like."""
-    return any(isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-               for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    return tensor.layout is torch.strided and any(
+        isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
+        for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 _PLAIN: Final = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
