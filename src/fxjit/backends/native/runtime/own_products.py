@@ -101,13 +101,18 @@ def pairs_are_faster(m: int, n: int, k: int) -> bool:
     """Whether our kernel of pairs is faster than oneDNN at such a product: of sizes that are powers of two, the next ones."""
     if not may_decide() or m * n * k < LEAST_OF_PAIRS:
         return False
-    sizes = tuple(min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_PAIRS, strict=True))
+    sizes = _measured_sizes(m, n, k, MOST_OF_PAIRS)
     if sizes not in _pairs:
         aten, own = nanoseconds(
             ("pairs", KERNELS, sizes), lambda: _compare_pairs(*sizes), "products of bfloat16 compared",
             lambda found: f"products of halves like {sizes}: {found[0] / 1e3:.1f} us by oneDNN, {found[1] / 1e3:.1f} by pairs")
         _pairs[sizes] = own * MARGIN < aten
     return _pairs[sizes]
+
+
+def _measured_sizes(m: int, n: int, k: int, most: tuple[int, int, int]) -> tuple[int, ...]:
+    """The sizes that are measured for these: powers of two, the next ones, up to some."""
+    return tuple(min(1 << (size - 1).bit_length(), limit) for size, limit in zip((m, n, k), most, strict=True))
 
 
 def _compare_pairs(m: int, n: int, k: int) -> list[int]:
@@ -130,7 +135,7 @@ def packed_is_faster(dtype: torch.dtype, m: int, n: int, k: int) -> bool:
     if not may_decide() or m * n * k < LEAST_OF_PAIRS:
         return False
     most = MOST_OF_FLOATS if dtype is torch.float32 else MOST_OF_PAIRS
-    m, n, k = (min(1 << (size - 1).bit_length(), limit) for size, limit in zip((m, n, k), most, strict=True))
+    m, n, k = _measured_sizes(m, n, k, most)
     if (dtype, m, n, k) not in _packed:
         lying, packed = nanoseconds(
             ("packed weights", KERNELS, str(dtype), (m, n, k)), lambda: _compare_packed(dtype, m, n, k),
@@ -162,7 +167,7 @@ def integers_are_faster_as_floats(m: int, n: int, k: int) -> bool:
     ones."""
     if not may_decide() or m * n * k < LEAST_OF_PAIRS:
         return False
-    sizes = tuple(min(1 << (size - 1).bit_length(), most) for size, most in zip((m, n, k), MOST_OF_INTEGERS, strict=True))
+    sizes = _measured_sizes(m, n, k, MOST_OF_INTEGERS)
     if sizes not in _integers:
         atens, floats = nanoseconds(
             ("integers", KERNELS, sizes), lambda: _compare_integers(*sizes), "products of integers compared",
