@@ -11,6 +11,7 @@ from torch import nn
 import fxjit
 from fxjit.backends.native import pipeline
 from fxjit.backends.native.choose import integer_products
+from fxjit.backends.native.runtime import own_products
 
 INT_MM = torch.ops.aten._int_mm.default
 #: Rows, columns and terms: up to and past those whose sum float32 holds.
@@ -54,11 +55,16 @@ def test_rows_that_vary(left):
     assert left == [0, 0]
 
 
-def test_what_was_measured_decides(monkeypatch):
-    """Without a measurement they are ATen's."""
-    assert not integer_products.integers_are_faster_as_floats(1, 2, 3)
+@pytest.mark.parametrize("floats,faster", [(50, True), (99, False), (200, False)])
+def test_what_was_measured_decides(monkeypatch, floats, faster):
+    """Of nanoseconds by ATen and as floats, by more than what two measurements may differ."""
+    monkeypatch.setattr(own_products, "_integers", {})
+    monkeypatch.setattr(own_products, "nanoseconds", lambda *_: [100, floats])
+    with fxjit.config.patch(measure_machine=True):
+        assert own_products.integers_are_faster_as_floats(64, 512, 512) is faster
+        assert not own_products.integers_are_faster_as_floats(1, 2, 3)  # too small to be measured
     with fxjit.config.patch(measure_machine=False):
-        assert not integer_products.integers_are_faster_as_floats(64, 512, 512)
+        assert not own_products.integers_are_faster_as_floats(64, 512, 512)
 
 
 class Quantised(nn.Module):

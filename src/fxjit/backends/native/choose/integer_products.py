@@ -21,7 +21,7 @@ TERMS: Final = (1 << 24) // (128 * 128)
 
 
 def multiply_integers(graph: torch.fx.Graph) -> None:
-    """A pass over an ATen graph."""
+    """Products of float32 in the places of `_int_mm`: a pass over an ATen graph."""
     for node in list(graph.find_nodes(op="call_function", target=aten._int_mm.default)):
         if not node.kwargs and _is_faster_as_floats(node):
             _multiply(graph, node)
