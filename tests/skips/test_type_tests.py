@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 from torch import Tensor
 
 import fxjit
@@ -69,3 +70,30 @@ def test_a_type_test_is_traced(fn: Any) -> None:
 @pytest.mark.parametrize("fn", [calls_another, reads_an_attribute, returns])
 def test_others_run_as_they_stand(fn: Any) -> None:
     assert function_verdict(_of_scipy(fn)) == (Verdict.SKIP, "call-skipped-module")
+
+
+def test_methods_of_containers_are_traced() -> None:
+    """Results with names, as `scipy.optimize.OptimizeResult`: a dict whose items are attributes, too."""
+    namespace: dict[str, Any] = {"__name__": "scipy.optimize._made"}
+    exec("""
+class Result(dict):
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
+    __setattr__ = dict.__setitem__
+
+def helper(x):
+    return x
+""", namespace)
+    made: Any = namespace["Result"]
+    assert function_verdict(made.__getattr__)[0] is Verdict.TRACE
+    assert function_verdict(namespace["helper"])[0] is Verdict.SKIP
+
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, Any, list[str]]:
+        result = made(x=x * 2, steps=3)
+        result.total = x.sum()
+        return result.x + result.total, getattr(result, "missing", result.steps), list(result)
+
+    assert_same_as_eager(call, torch.ones(3), breaks=0, skips=False)

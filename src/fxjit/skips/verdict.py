@@ -62,6 +62,8 @@ def _by_module(fn: FunctionType) -> tuple[Verdict, str]:
     prefix, (verdict, reason) = found
     if reason == "call-skipped-module" and _only_looks_at_types(fn):
         return Verdict.TRACE, "looks at types only"
+    if reason == "call-skipped-module" and _is_of_container(fn):
+        return Verdict.TRACE, "a method of a container"
     if module == "torch._jit_internal" and fn.__qualname__.startswith("boolean_dispatch"):
         return Verdict.GRAPH, "a function of torch.nn.functional with two forms"
     if fn.__code__.co_qualname.startswith("_script_if_tracing"):
@@ -84,6 +86,13 @@ def _only_looks_at_types(fn: FunctionType) -> bool:
     if code.co_freevars or not code.co_names:
         return False
     return all(_is_classes(known[name]) if name in known else name in _TYPE_TESTS for name in code.co_names)
+
+
+def _is_of_container(fn: FunctionType) -> bool:
+    """Whether a function is a method of a class of its module that is derived from a container of Python's: results with
+    names (`scipy.optimize.OptimizeResult`) and their like."""
+    owner = fn.__globals__.get(fn.__qualname__.partition(".")[0])
+    return isinstance(owner, type) and issubclass(owner, (dict, list, tuple)) and "." in fn.__qualname__
 
 
 def _is_classes(obj: object) -> bool:

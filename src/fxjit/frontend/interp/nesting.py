@@ -21,6 +21,7 @@ from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import deferred_numbers
 from fxjit.frontend.values.fxjit_callables import breaks_are_errors
 from fxjit.frontend.values.weakrefs import referred_before
+from fxjit.origins import Whose, origin_of
 from fxjit.skips import marks
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def frame_to_break_in(root: Machine, signal: BreakGraph) -> Machine:
         frames.pop()
     maker = _maker_of_torch_modules(frames)
     made_before = None if maker is None else frames[maker - 1].steps  # what it makes itself, the call makes again
-    frames = frames[:maker]
+    frames = _without_library_steps(frames[:maker])
     if not config.nested_graph_breaks or not frames or frames[0] is not root or not _can_be_suspended(root):
         return root
     if signal.reason == "value-weak-reference" or referred_before(root.t, made_before):
@@ -71,11 +72,26 @@ def can_break_at_call(t: Tracer) -> bool:
     if t.break_points.whole or breaks_are_errors(t):
         return False
     frame: Machine | None = t.frame
+    if frame is not None and frame is not t.root and _is_librarys(frame):
+        return False
     while frame is not None and frame is not t.root:
         if not (config.nested_graph_breaks and frame.is_tail_call and _can_be_suspended(frame)):
             return False
         frame = frame.parent
     return frame is not None and _can_be_suspended(frame)
+
+
+def _without_library_steps(frames: list[Machine]) -> list[Machine]:
+    """Without the innermost ones as far as they are of a library whose own frames pass by: a function of it that breaks at a
+    step of its own (`dataclasses.make_dataclass`, at each part of a class) runs as it is, in one break."""
+    last = len(frames)
+    while last > 1 and _is_librarys(frames[last - 1]):
+        last -= 1
+    return frames[:last]
+
+
+def _is_librarys(frame: Machine) -> bool:
+    return origin_of(frame.code.code.co_filename).whose is Whose.STANDARD_LIBRARY
 
 
 def _is_kept_out_of_line(frame: Machine, signal: BreakGraph) -> bool:
