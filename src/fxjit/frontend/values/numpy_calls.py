@@ -45,6 +45,7 @@ from fxjit.frontend.values.numpy_operator import NumPyCall, Slot, node_target
 from fxjit.frontend.values.numpy_recording import recorded
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor_methods import known_item
 from fxjit.skips.modules import FUNCTION_RULES, longest_prefix
 
 FUNCTION_TYPES: Final = (np.ufunc, type(np.prod))
@@ -354,6 +355,9 @@ def _counterpart(t: Tracer, what: Operation, args: Sequence[Value], kwargs: Mapp
             tensor = t.emit("reshape", [tensor, ()])
         if related is not SHARED and np.ndim(part) > 1:
             _refuse_sizes_of_data(t, what.name, tensor)
+        known = known_item(tensor) if isinstance(part, np.integer) else None  # type: ignore[arg-type]  # a tensor's
+        if known is not None:  # an index or a size, wanted as a number in many places; NumPy and torch agree on all of these
+            return t.make(type(part)(known))
         made = based(result_of(t, tensor if related is SHARED else _laid_out(t, tensor, part), part), part)
         if related is SHARED and path != -1 and made.based_on is not None and recipe.is_fixed():
             made.recipe = recipe
