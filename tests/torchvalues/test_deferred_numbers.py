@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.differential import assert_same, number_of_breaks, outcome
+from tests.differential import assert_same, assert_same_as_eager, number_of_breaks, outcome
 from torch import Tensor
 
 import fxjit
@@ -350,3 +350,22 @@ def test_large_integers_are_exact() -> None:
     compared = fxjit.compile(lambda x, limit: (x.max().item() > limit, x.max().item() == limit), backend="eager")
     assert [compared(x, limit) for limit in (2**62, 2.0**62, 2**62 + 1, 2**70)] == [(True, False)] * 2 + [
         (False, True), (False, False)]
+
+
+def _of_inner_leaf(convert: Any) -> Any:
+    def evaluated(x: Tensor, step: float) -> tuple[Any, Tensor]:
+        point = (x + x.sin().mul(step)).detach().requires_grad_(True)
+        with torch.enable_grad():
+            value = ((1 - point) ** 2).sum()
+        (gradient,) = torch.autograd.grad(value, point)
+        return convert(value), gradient
+    return evaluated
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize("no_grad", [False, True])
+@pytest.mark.parametrize("convert", [float, int, bool, torch.Tensor.item, lambda value: (float(value) + 1, value.item())])
+def test_of_a_leaf_inside(convert: Any, no_grad: bool) -> None:
+    """The value of a function and its gradient at a point that the graph makes: line searches, attacks."""
+    with torch.set_grad_enabled(not no_grad):
+        assert_same_as_eager(_of_inner_leaf(convert), torch.randn(3), 0.5, graphs=1, breaks=0, skips=False, fullgraph=False)

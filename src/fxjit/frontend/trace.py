@@ -325,6 +325,9 @@ class Trace:
     def make_leaf(self, value: Any, wanted: bool) -> bool:
         return self.leaves.set(self, value, wanted)
 
+    def requires_grad_inside(self, value: Any) -> bool:
+        return not self.leaves.stay_inside([value.fake])
+
     def known_tensor(self, fake: torch.Tensor) -> TensorValue | None:
         return self._by_fake.get(id(fake))
 

@@ -170,6 +170,9 @@ class GraphTracer(Protocol):
         """Whether the graph is independent of what `value.requires_grad_(wanted)` changes, as far as is known at this
         point."""
 
+    def requires_grad_inside(self, value: GraphTensor) -> bool:
+        """Whether a tensor requires a gradient for the sake of leaves alone that the graph made."""
+
     @property
     def graph_is_empty(self) -> bool:
         """Whether there is no operator in the graph so far but on sizes."""

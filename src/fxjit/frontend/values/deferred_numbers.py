@@ -247,10 +247,12 @@ class _Read(DeferredNumber):
     def __init__(self, t: Tracer, tensor: GraphTensor, op: str, kind: type, origin: Origin) -> None:
         convert: type | None = {"int": int, "float": float, "bool": bool}.get(op)
         kind = convert or kind
+        self._is_inside = t.requires_grad_inside(tensor)  # and leaves the graph without that
         super().__init__(t, kind, convert or number_in, (), frozenset([origin]), self._computed, bits=64 if kind is int else 1)
         self._tensor = tensor
         # Torch warns where a tensor that requires grad is converted by `float` or `int`.
-        detaches = tensor.fake.requires_grad and op in ("item", "bool")
+        self._warns = self._is_inside and op in ("int", "float")
+        detaches = tensor.fake.requires_grad and (self._is_inside or op in ("item", "bool"))
         self._copy = t.emit("clone", [t.emit("detach", [tensor]) if detaches else tensor])
         assert self._copy.node is not None, "a tensor of the graph"
         self._copy.node.meta["only_if_used"] = True
@@ -267,7 +269,24 @@ class _Read(DeferredNumber):
         node = self._copy.node
         assert node is not None
         changes = bool(written_storages(node.graph)) or (self._tensor.source is not None and bool(cg.effects.records()))
-        cg.call(self.fn, self._copy if changes else self._tensor)
+        copy = _Graded(self._copy) if self._warns else self._copy
+        cg.call(self.fn, copy if changes or self._is_inside else self._tensor)
+
+
+class _Graded(Value):
+    """A tensor of new code that requires a gradient."""
+
+    def __init__(self, tensor: Value) -> None:
+        super().__init__(None)
+        self.tensor = tensor
+
+    def rebuild(self, cg: Rebuilder) -> None:
+        cg.call(requiring_grad, self.tensor)
+
+
+def requiring_grad(tensor: torch.Tensor) -> torch.Tensor:
+    """Run-time helper of new code."""
+    return tensor.requires_grad_()
 
 
 def number_in(tensor: torch.Tensor) -> Any:
