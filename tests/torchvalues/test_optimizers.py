@@ -60,6 +60,45 @@ def test_a_step_is_a_graph_before_and_a_graph_after_backward(kind, backend):
     assert len(graphs) <= (3 if kind == "momentum" else 2), "momentum is made of the first gradients"
 
 
+def scheduled(schedulers, compiler):
+    """Parameters and learning rates after four updates by an optimizer that schedulers watch: they wrap its `step`."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    kinds = (lambda: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5), lambda: torch.optim.lr_scheduler.ConstantLR(optimizer))
+    watching = [kind() for kind in kinds[:schedulers]]
+
+    def update(x):
+        optimizer.step()
+        optimizer.zero_grad()
+        return x + 1
+
+    update = compiler(update)
+    rates = []
+    for _ in range(4):
+        model(torch.ones(3, 4)).square().mean().backward()
+        update(torch.ones(2))
+        for scheduler in watching:
+            scheduler.step()
+        rates += [group["lr"] for group in optimizer.param_groups]
+    return *(each.detach() for each in model.parameters()), torch.tensor(rates)
+
+
+@pytest.mark.parametrize("schedulers", [0, 1, 2])
+def test_the_step_of_an_optimizer_that_schedulers_watch_is_in_the_graph(schedulers):
+    expected = scheduled(schedulers, lambda fn: fn)
+    graphs = []
+
+    def counting(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    actual = scheduled(schedulers, lambda fn: fxjit.compile(fn, backend=counting))
+    assert all(map(torch.equal, actual, expected))
+    assert not fxjit.counters["graph_break"]
+    assert len(graphs) <= 3, "one for each learning rate at most"
+
+
 def epoch(compiler):
     """Losses and parameters after loops over batches, in which two models are trained with a scheduler."""
     torch.manual_seed(0)

@@ -167,8 +167,9 @@ BINDERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("wrapt._wrappers.BoundFunctionWrapper", "binder", ("wrapt._wrappers.FunctionWrapper",)),
 )
 
-# (module, name) of functions that decide by counters which change from call to call and put no operator in the graph: traced,
-# they would be compiled once for each way that they go.
+# (module, name of the code) of functions that decide by counters which change from call to call and put no operator in the
+# graph: traced, they would be compiled once for each way that they go. The code's name, as `functools.wraps` gives wrappers
+# the name of what they wrap: a scheduler wraps its optimizer's `step`.
 BOOKKEEPING = frozenset({("torch.optim.lr_scheduler", "step")})
 
 # Modules that a name may ask for although the program has not imported them: they are cheap and always there.
@@ -256,7 +257,7 @@ def bound_class_of(kind: type) -> type | None:
 
 def is_bookkeeping(fn: FunctionType | None) -> bool:
     """Whether a call of `fn` had better break the graph than be traced, where that is possible."""
-    return fn is not None and (str(fn.__globals__.get("__name__")), fn.__name__) in BOOKKEEPING
+    return fn is not None and (str(fn.__globals__.get("__name__")), fn.__code__.co_name) in BOOKKEEPING
 
 
 def steering(fn: Any) -> str | None:
