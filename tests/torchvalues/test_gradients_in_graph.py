@@ -313,3 +313,63 @@ def test_copies_have_leaves_of_their_own():
 
     for backend in BACKENDS:
         assert_same_as_eager(fn, model(), torch.randn(4, 3), fullgraph=False, backend=backend, rtol=KERNELS)
+
+
+# -- inputs with histories that lead to each other -------------------------------------------------------------------
+
+#: What the program computes of a leaf outside of the graph, and asks the gradients of in it.
+INPUTS = {
+    "a view of a leaf": lambda x: (x[1:], x, [x]),
+    "a view of no leaf": lambda x: (lambda y: (y[1:], y, [y]))(x * 2),
+    "a view, with itself": lambda x: (lambda v: (v, x, [v, x]))(x[1:]),
+    "a result and its leaf": lambda x: (lambda h: (h, x, [h, x]))(x * x),
+    "a result alone": lambda x: (lambda h: (h, x, [h]))(x * x),
+    "two results": lambda x: (lambda h, k: (h, k, [h, k]))(x * x, x * 3),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("case", INPUTS)
+def test_a_gradient_comes_by_way_of_an_input_that_was_computed_of_another(case, backend):
+    def of_inputs(one, other, asked):
+        return torch.autograd.grad((one * other[: len(one)]).square().sum(), asked)
+
+    expected = of_inputs(*INPUTS[case](leaf(4)))
+    actual = fxjit.compile(of_inputs, backend=backend)(*INPUTS[case](leaf(4)))
+    for mine, eagers in zip(actual, expected, strict=True):
+        torch.testing.assert_close(mine, eagers)
+
+
+@pytest.mark.parametrize("trace_backward", [False, True])
+@pytest.mark.parametrize("inputs", [None, "itself"])
+def test_backward_comes_by_way_of_a_view_that_was_made_before_the_graph(trace_backward, inputs):
+    def step(view, x):
+        (view * x[:-1]).square().sum().backward(inputs=[x] if inputs else None)
+        return x.grad
+
+    expected, actual = leaf(4), leaf(4)
+    step(expected[1:], expected)
+    with fxjit.config.patch(trace_autograd_ops=trace_backward):
+        fxjit.compile(step, backend="aot_eager")(actual[1:], actual)
+    torch.testing.assert_close(actual.grad, expected.grad)
+
+
+def test_a_tensor_that_was_a_leaf_gets_a_history():
+    def of_both(h, x):
+        return torch.autograd.grad((h * x).sum(), [h, x])
+
+    compiled = fxjit.compile(of_both, backend="aot_eager")
+    for history in (lambda x: x.detach().requires_grad_(), lambda x: x * x):
+        x, y = leaf(3), leaf(3)
+        for mine, eagers in zip(compiled(history(x), x), of_both(history(y), y), strict=True):
+            torch.testing.assert_close(mine, eagers)
+
+
+def test_gradients_of_what_the_graph_makes_are_in_it_with_views_of_its_inputs_behind():
+    def of_its_own(v, x):
+        h = v * x[:-1]
+        return torch.autograd.grad(h.square().sum(), h)
+
+    x = leaf(4)
+    actual, expected = (fn(x[1:], x) for fn in (fxjit.compile(of_its_own, backend="aot_eager", fullgraph=True), of_its_own))
+    torch.testing.assert_close(actual, expected)

@@ -17,7 +17,7 @@ import torch.fx
 
 from fxjit import config
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import overrides, protocol, used_up
+from fxjit.frontend.values import overrides, protocol, storages, used_up
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles
 from fxjit.frontend.values.contexts import saved_tensors_hooks_are_active, set_grad_mode
@@ -34,6 +34,7 @@ _METHOD: Final = inspect.signature(torch.Tensor.backward)
 #: Hooks that autograd calls with the gradient of a leaf.
 _HOOKS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _LEAVES_ITS_MARK: Final = "an input that the graph writes to would be left with an autograd graph that is used up"
+_FLOWS_ON: Final = "gradients flow on to what was computed before the graph"
 _STAYS_OUT: Final = "fxjit.config.trace_autograd_ops, by which it becomes part of the graph, is off"
 
 Args = Sequence[Value]
@@ -107,7 +108,22 @@ class _Pass:
         ends = {each.fake.grad_fn for each in inputs if each is not None}
         leaves = leaves_behind([each.fake for each in outputs if each is not None], ends)
         if any(self.t.known_tensor(leaf) is None for leaf in leaves):
-            self.refuse("gradients flow on to what was computed before the graph")
+            self.refuse(_FLOWS_ON)
+        self.check_sources(outputs, inputs)
+
+    def check_sources(self, outputs: Sequence[TensorValue | None], inputs: Sequence[TensorValue | None]) -> None:
+        """Refuses gradients of one input of the graph by way of another that has a history: it may lead to the first, by
+        operators that are not in the graph. Autograd goes on behind tensors whose gradients are asked for, too."""
+        sources = [fake for fake, _, _ in self.t.new_source_state(storages.INPUTS).values() if fake.requires_grad]
+        asked = {id(each.fake) for each in inputs if each is not None} & set(map(id, sources))
+        fakes = [each.fake for each in outputs if each is not None]
+        met = set(autograd_nodes(fakes))
+        if any(asked - {id(fake)} for fake in sources if fake.grad_fn in met):
+            self.refuse(_FLOWS_ON)
+        for leaf in leaves_behind(fakes):  # for which no guard says so
+            value = self.t.known_tensor(leaf) if asked - {id(leaf)} else None
+            if value is not None and value.source is not None and value.cls is not torch.nn.Parameter:
+                protocol.getattr_(self.t, value, "is_leaf")
 
     def check_hooks(self, tensors: Sequence[TensorValue]) -> None:
         """Autograd calls them while it runs."""
@@ -142,19 +158,25 @@ def who_takes_part() -> str:
 
 def leaves_behind(outputs: Sequence[torch.Tensor], ends: Collection[object] = ()) -> list[torch.Tensor]:
     """The leaves that gradients of these arrive at, each once; not those that they come to by way of `ends` alone."""
-    waiting = [each.grad_fn for each in outputs if each.grad_fn is not None and each.grad_fn not in ends]
     found = {id(each): each for each in outputs if each.requires_grad and each.grad_fn is None}
-    known = {*waiting, *ends}
-    while waiting:
-        node: Any = waiting.pop()
+    for node in autograd_nodes(outputs, ends):
         leaf = getattr(node, "variable", None)
         if leaf is not None:
             found.setdefault(id(leaf), leaf)
-        for following, _ in node.next_functions:
+    return list(found.values())
+
+
+def autograd_nodes(outputs: Sequence[torch.Tensor], ends: Collection[object] = ()) -> list[Any]:
+    """The nodes of autograd's graph that gradients of these come through, without `ends` and what is behind them alone."""
+    waiting: list[Any] = [each.grad_fn for each in outputs if each.grad_fn is not None and each.grad_fn not in ends]
+    known, found = {*waiting, *ends}, []
+    while waiting:
+        found.append(waiting.pop())
+        for following, _ in found[-1].next_functions:
             if following is not None and following not in known:
                 known.add(following)
                 waiting.append(following)
-    return list(found.values())
+    return found
 
 
 @handles(torch.autograd.grad)
@@ -210,11 +232,13 @@ def _leaves_of(asked: _Pass, outputs: Sequence[TensorValue]) -> list[TensorValue
     if asked.given["inputs"] is not None:
         if not chosen or not all(_is_leaf(asked.t, each) for each in chosen):
             asked.refuse("`inputs` are no leaves")
+        asked.check_sources(outputs, chosen)
         return chosen
     leaves = [asked.t.known_tensor(leaf) for leaf in leaves_behind([each.fake for each in outputs])]
     known = [leaf for leaf in leaves if leaf is not None and leaf.set_late is None]
     if len(known) != len(leaves) or not all(_is_leaf(asked.t, leaf) for leaf in known):
-        asked.refuse("gradients flow on to what was computed before the graph")
+        asked.refuse(_FLOWS_ON)
+    asked.check_sources(outputs, known)
     return known
 
 
