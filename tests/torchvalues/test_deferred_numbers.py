@@ -369,3 +369,33 @@ def test_of_a_leaf_inside(convert: Any, no_grad: bool) -> None:
     """The value of a function and its gradient at a point that the graph makes: line searches, attacks."""
     with torch.set_grad_enabled(not no_grad):
         assert_same_as_eager(_of_inner_leaf(convert), torch.randn(3), 0.5, graphs=1, breaks=0, skips=False, fullgraph=False)
+
+
+def _searched(convert: Any) -> Any:
+    def search(x: Tensor, limit: float) -> tuple[Any, Tensor]:
+        value, gradient = evaluated(x, 0.5)
+        return value, gradient + 1 if value > limit else gradient * 2
+    evaluated = _of_inner_leaf(convert)
+    return search
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize("limit", [-1.0, 1e6])
+@pytest.mark.parametrize("convert", [float, int, lambda value: value.item()])
+def test_a_decision_of_the_caller_leaves_the_leaf_inside(convert: Any, limit: float) -> None:
+    assert_same_as_eager(_searched(convert), torch.randn(3), limit, breaks=1, fullgraph=False, calls=1, skips=False)
+
+
+def test_a_tensor_that_is_kept_breaks_before_its_leaf() -> None:
+    def kept(x: Tensor) -> tuple[Any, ...]:
+        point = x.detach().requires_grad_(True)
+        value = (point ** 2).sum()
+        number = value.item()
+        return value, str(number), number > 3
+
+    x = torch.randn(3)
+    value, *rest = fxjit.compile(kept, backend="eager")(x)
+    expected = kept(x)
+    assert_same([value.detach(), *rest], [expected[0].detach(), *expected[1:]])
+    assert value.requires_grad
+    value.backward()

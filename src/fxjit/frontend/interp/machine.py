@@ -24,6 +24,7 @@ from fxjit.frontend.interp import lifetimes, resumability
 from fxjit.frontend.interp.dispatch import HANDLERS
 from fxjit.frontend.interp.nesting import forwarder_frame, frame_to_break_in
 from fxjit.frontend.interp.restart import BreakPoint, BreakPoints
+from fxjit.frontend.interp.stack_values import leave_history_inside
 from fxjit.frontend.result import Break, FrameState, InnerFrame, Return
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import deferred_numbers
@@ -301,6 +302,8 @@ class Machine:
         """The state at the break point, of this frame and of those that called it, checked for what cannot be
         carried over."""
         frames = running(self)
+        if point.cause.reason == "data-item":
+            leave_history_inside(self.t, self.stack)
         states = [frame._state(point.cause) for frame in frames]
         for nth, frame in enumerate(frames[1:]):
             if frame.constructor_result is not None:  # what the call that is under way will give lies ready

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from fxjit import config
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.base import NULL, Rebuilder, Value
+from fxjit.frontend.values.deferred_numbers import TensorRequiringGrad
+from fxjit.frontend.values.tensor_base import GraphTensor
+from fxjit.frontend.values.tensor_methods import TensorMethodValue
 from fxjit.homes import package_of
 
 #: Modules whose managers may stay entered over a graph break whatever `config.resume_in_try` says; a generator-based
@@ -72,3 +75,30 @@ class PreviousExceptionValue(Value):
     def rebuild(self, cg: Rebuilder) -> None:
         """Placeholder: it is not read once POP_EXCEPT took its copy."""
         cg.push_const(None)
+
+
+def leave_history_inside(t: Tracer, stack: list[Value]) -> None:
+    """Before a break at `float(tensor)` or `tensor.item()`, where the tensor requires a gradient for the sake of leaves inside
+    the graph: its number is all that is wanted, and the leaves stay there."""
+    for count in (0, 1):  # of arguments, above the function and a NULL in the order of the Python version
+        below = stack[-2 - count: len(stack) - count]
+        if len(below) == 2 and NULL in below:
+            at = len(stack) - count - 1 - (below[1] is NULL)
+            break
+    else:
+        return
+    fn = stack[at].realize()
+    if isinstance(fn, TensorMethodValue) and not count:
+        if fn.name == "item" and t.requires_grad_inside(fn.tensor):
+            stack[at] = TensorMethodValue(_apart(t, fn.tensor), "item", fn.raw)
+    elif count and fn.is_constant() and fn.as_constant() in (int, float, bool):
+        tensor = stack[-1].realize()
+        if isinstance(tensor, GraphTensor) and t.requires_grad_inside(tensor):
+            stack[-1] = TensorRequiringGrad(_apart(t, tensor))
+
+
+def _apart(t: Tracer, tensor: GraphTensor) -> GraphTensor:
+    """A tensor with the same number, and no history."""
+    made = t.emit("clone", [t.emit("detach", [tensor])])
+    assert isinstance(made, GraphTensor)
+    return made

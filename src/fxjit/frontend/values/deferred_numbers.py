@@ -269,11 +269,11 @@ class _Read(DeferredNumber):
         node = self._copy.node
         assert node is not None
         changes = bool(written_storages(node.graph)) or (self._tensor.source is not None and bool(cg.effects.records()))
-        copy = _Graded(self._copy) if self._warns else self._copy
+        copy = TensorRequiringGrad(self._copy) if self._warns else self._copy
         cg.call(self.fn, copy if changes or self._is_inside else self._tensor)
 
 
-class _Graded(Value):
+class TensorRequiringGrad(Value):
     """A tensor of new code that requires a gradient."""
 
     def __init__(self, tensor: Value) -> None:
