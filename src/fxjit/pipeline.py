@@ -740,14 +740,20 @@ def _breaks_a_promise(tree: Any, frame: Frame) -> bool:
 
 def _holds_on_own_frame(tree: Any, frame: Frame, policy: ShapePolicy) -> bool:
     """Guards that do not hold on the frame they were made from would recompile for ever: a mistake of ours, unless another
-    thread may have changed something meanwhile, or the compile itself counted something (AOTAutograd registers hooks)."""
+    thread may have changed something meanwhile, the compile itself counted something (AOTAutograd registers hooks), or the
+    program's own code did that the compile ran on fake tensors (a table by types, filled where a type is first met): the frame
+    is traced once more, and finds what was changed."""
     if not config.verify_guards or tree.check(frame.args, frame.closure, frame.globals, frame.builtins):
+        policy.history.retraced = False
         return True
     failure = tree.first_failure(frame.args, frame.closure, frame.globals, frame.builtins)
     if failure is not None and _is_other_number(failure[1], frame):
         if policy.foresee(failure[1].value, failure[1].source):
             leave_trace(RetraceFrame("a number of a class changed while the frame was compiled"))
         return False
+    if not policy.history.retraced:
+        policy.history.retraced = True
+        leave_trace(RetraceFrame("what a guard looks at changed while the frame was compiled"))
     if threading.active_count() > 1:
         return False
     what = failure[1].describe() if failure is not None else "unknown"

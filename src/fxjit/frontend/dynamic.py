@@ -91,6 +91,8 @@ class FrameHistory:
     backward_passes: bool = True
     #: Off once a backend failed on sizes that vary: torch has operators that are at a loss with them.
     sizes_vary: bool = True
+    #: Whether the frame was traced once more because a guard did not hold on it.
+    retraced: bool = False
     #: How often an exception left the frame before any operator.
     raised: int = 0
     #: Off once code that a helper process compiled could not take the place of the captured graph.
