@@ -1,5 +1,5 @@
-"""The program's own code that a trace runs on fake tensors may fill a table by types, as einops' does of its backends: a guard that
-looked at the table before does not hold then, and the frame is traced once more."""
+"""The program's own code that a trace runs on fake tensors may fill a table by types, as einops' does of its backends: a guard
+that looked at the table before does not hold then, and the frame is traced once more."""
 
 from __future__ import annotations
 
