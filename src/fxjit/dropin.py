@@ -29,6 +29,7 @@ _SAME_NAME: Final = (
 #: Setting of torch._dynamo.config -> ours of the same meaning and default.
 _SETTINGS: Final[Mapping[str, str]] = {
     **{name: name for name in _SAME_NAME},
+    "enable_trace_unittest": "trace_unittest",
     "reorderable_logging_functions": "reorderable_functions",
 }
 #: The same for torch._inductor.config.

@@ -33,7 +33,6 @@ _replaced = Replacements()
 # Name in torch.compiler and torch._dynamo -> ours.
 _SHARED: Mapping[str, Any] = {
     "disable": api.disable,
-    "reset": api.reset,
     "allow_in_graph": api.allow_in_graph,
     "assume_constant_result": api.assume_constant_result,
     "substitute_in_graph": api.substitute_in_graph,
@@ -73,6 +72,7 @@ def install() -> None:
         if hasattr(torch.compiler, name):
             _replaced.claim(torch.compiler, name, ours)
     _replaced.claim(torch.compiler, "compile", _torch_compile)
+    _replaced.claim(torch.compiler, "reset", _reset)
     for name, ours in (("set_default_backend", _default_backend.set), ("get_default_backend", _default_backend.get)):
         if hasattr(torch.compiler, name):  # from torch 2.14 on
             _replaced.claim(torch.compiler, name, ours)
@@ -135,8 +135,10 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
     from .explain import explain
 
     _torchs_own.lookup_backend = copy_of(dynamo.lookup_backend)
-    theirs, register_theirs, optimize_theirs, optimize_assert_theirs = (
-        copy_of(function) for function in (dynamo.disable, dynamo.register_backend, dynamo.optimize, dynamo.optimize_assert)
+    _torchs_own.reset = copy_of(dynamo.reset)
+    theirs, register_theirs, optimize_theirs, optimize_assert_theirs, reset_theirs = (
+        copy_of(function) for function in (dynamo.disable, dynamo.register_backend, dynamo.optimize, dynamo.optimize_assert,
+                                           dynamo.reset_code_caches)
     )
 
     def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
@@ -163,9 +165,15 @@ def _replace_in_dynamo(dynamo: ModuleType) -> None:
             return optimize_assert_theirs(backend, **kwargs)
         return _dynamo_optimize(backend, nopython=True, dynamic=kwargs.get("dynamic"))
 
+    def reset_code_caches() -> None:
+        """Torch's `reset` ends here too."""
+        api.reset()
+        reset_theirs()
+
     special = {
         "optimize_assert": optimize_assert,
-        "reset_code_caches": api.reset,
+        "reset": _reset,
+        "reset_code_caches": reset_code_caches,
         "explain": explain,
         "optimize": optimize,
         "disable": disable,
@@ -236,6 +244,8 @@ class _TorchsOwn:
 
     compile: Callable[..., Any]
     lookup_backend: Callable[[str], Any]
+    #: What forgets what torch compiled; None until the program imports torch's compiler.
+    reset: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -270,6 +280,13 @@ class _TorchsOwn:
 
 
 _torchs_own = _TorchsOwn()
+
+
+def _reset() -> None:
+    """`torch.compiler.reset` while the drop-in is installed: what torch compiles for itself counts recompiles, too."""
+    api.reset()
+    if _torchs_own.reset is not None:
+        _torchs_own.reset()
 
 
 def _module_compile(self: Any, *args: Any, **kwargs: Any) -> None:

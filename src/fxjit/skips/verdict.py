@@ -9,6 +9,8 @@ from enum import Enum
 from types import FunctionType
 from typing import Final
 
+from fxjit import config
+
 from . import marks
 from .functions import rows
 from .marks import Mark
@@ -60,6 +62,8 @@ def _by_module(fn: FunctionType) -> tuple[Verdict, str]:
     if found is None:
         return Verdict.TRACE, "user code"
     prefix, (verdict, reason) = found
+    if prefix == "unittest" and config.trace_unittest:
+        return Verdict.TRACE, "config.trace_unittest"
     if reason == "call-skipped-module" and _only_looks_at_types(fn):
         return Verdict.TRACE, "looks at types only"
     if reason == "call-skipped-module" and _is_of_container(fn):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
@@ -136,9 +136,8 @@ class DequeValue(SequenceValue):
         self._changing(t)
         none = maxlen is None or (maxlen.is_constant() and maxlen.as_constant() is None)
         self.maxlen = None if none or maxlen is None else bound_of(t, maxlen)
-        self.items = [] if iterable is None else protocol.unpack(t, iterable)
-        self._trim(left=True)
-        return t.make(None)
+        self.items = []
+        return t.make(None) if iterable is None else self.meth_extend(t, iterable)
 
     def meth_append(self, t: Tracer, value: Value) -> Value:
         self._changing(t)
@@ -153,14 +152,18 @@ class DequeValue(SequenceValue):
         return t.make(None)
 
     def meth_extend(self, t: Tracer, values: Value) -> Value:
-        for value in protocol.unpack(t, values):
+        for value in self._added(t, values):
             self.meth_append(t, value)
         return t.make(None)
 
     def meth_extendleft(self, t: Tracer, values: Value) -> Value:
-        for value in protocol.unpack(t, values):
+        for value in self._added(t, values):
             self.meth_appendleft(t, value)
         return t.make(None)
+
+    def _added(self, t: Tracer, values: Value) -> Iterator[Value]:
+        """What is added one by one; of the deque itself its items before."""
+        return iter(list(self.items)) if values is self else protocol.one_by_one(t, values)
 
     def meth_pop(self, t: Tracer) -> Value:
         return self._pop(t, -1)

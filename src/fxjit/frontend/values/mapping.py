@@ -716,7 +716,7 @@ def pairs_of(t: Tracer, value: Value, into: type = dict) -> Iterator[Entry]:
         for key in protocol.unpack_fast(t, protocol.call_method(t, value, "keys")):
             yield key, protocol.getitem(t, value, key)
         return
-    for index, element in enumerate(protocol.unpack(t, value)):
+    for index, element in enumerate(protocol.one_by_one(t, value)):
         if not hasattr(element.pytype(), "__iter__") and not hasattr(element.pytype(), "__getitem__"):
             t.raise_(TypeError, f"cannot convert dictionary update sequence element #{index} to a sequence")
         pair = protocol.unpack_fast(t, element)

@@ -10,7 +10,7 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from fxjit import process_state
@@ -464,6 +464,14 @@ def next_(t: Tracer, it: Value) -> Value | None:
             return None
         raise
     return None if item is None else item.realize()
+
+
+def one_by_one(t: Tracer, v: Value) -> Iterator[Value]:
+    """The items of an iterable, each when it is asked for: methods that fill a container take one after the other, so that code
+    of the program's that makes the next one sees what is there by then, and what is there stays if it raises."""
+    it = iter_(t, v)
+    while (item := next_(t, it)) is not None:
+        yield item
 
 
 def drain(t: Tracer, it: Value) -> list[Value]:

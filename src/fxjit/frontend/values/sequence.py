@@ -311,10 +311,9 @@ class ListValue(SequenceValue, Places):
         return t.make(None)
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
-        new = [] if values is None else protocol.unpack_hinted(t, values)
         t.effects.mutate(self)
-        self.items = list(new)
-        return t.make(None)
+        self.items = []
+        return t.make(None) if values is None else self.meth_extend(t, values)
 
     def meth___reversed__(self, t: Tracer) -> Value:
         return SequenceIteratorValue(self, len(self.items) - 1, -1)

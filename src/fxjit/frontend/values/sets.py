@@ -8,7 +8,7 @@ the order that a later change leads to depends on the whole table, gaps and all:
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Final
 
@@ -360,12 +360,18 @@ class SetValue(Value):
 
     def meth_update(self, t: Tracer, *others: Value) -> Value:
         for other in others:
-            if set_part(other) is not None or other.pytype() is dict:
-                self._change(t, "update", self._operand(t, other))
-                continue
-            for value in protocol.unpack(t, other):
-                self.meth_add(t, value)
+            self._take_in(t, "update", other)
         return t.make(None)
+
+    def _take_in(self, t: Tracer, change: str, other: Value) -> None:
+        """`update`, or `__init__`, which empties the set first."""
+        if set_part(other) is not None or other.pytype() is dict:
+            self._change(t, change, self._operand(t, other))
+            return
+        if change == "__init__":
+            self._change(t, change)
+        for value in protocol.one_by_one(t, other):
+            self.meth_add(t, value)
 
     def _common(self, t: Tracer, others: Iterable[Value]) -> list[Operand]:
         """The operands of an intersection with one after the other."""
@@ -382,7 +388,7 @@ class SetValue(Value):
             return self._operand(t, other)
         elements: dict[HashKey, Value] = {}
         missing = set(keys)
-        for value in _items(t, other):
+        for value in protocol.one_by_one(t, other):
             key = key_of(t, value, elements)
             elements.setdefault(key, value.realize())
             if key in missing:
@@ -408,8 +414,24 @@ class SetValue(Value):
         return t.make(None)
 
     def meth_difference_update(self, t: Tracer, *others: Value) -> Value:
-        self._change(t, "difference_update", *(self._operand(t, other) for other in others))
+        for other in others:
+            self._take_out(t, other)
         return t.make(None)
+
+    def _take_out(self, t: Tracer, other: Value) -> None:
+        """`difference_update` by one operand. What the set does behind its last element, make itself smaller, is done with
+        all of them once more."""
+        operand: Operand | None = None
+        if set_part(other) is None and other.pytype() is not dict:
+            elements: dict[HashKey, Value] = {}
+            for value in protocol.one_by_one(t, other):
+                key = key_of(t, value, elements)
+                elements.setdefault(key, value.realize())
+                if key in self.elements:
+                    self._mutate(t)
+                    self._drop(key)
+            operand = list(elements), elements, set_history.of_elements(list, list(elements))
+        self._change(t, "difference_update", operand or self._operand(t, other))
 
     def meth_symmetric_difference_update(self, t: Tracer, other: Value) -> Value:
         self._change(t, "symmetric_difference_update", self._operand(t, other))
@@ -427,17 +449,20 @@ class SetValue(Value):
         part = set_part(other)
         if part is not None:
             return t.make(self.order >= part.order)
-        return t.make(all(key_of(t, item, self.elements) in self.elements for item in _items(t, other)))
+        return t.make(all(key_of(t, item, self.elements) in self.elements for item in protocol.one_by_one(t, other)))
 
     def meth_isdisjoint(self, t: Tracer, other: Value) -> Value:
         part = set_part(other)
         if part is not None and not has_own_iter(other):
             return t.make(self.order.isdisjoint(part.order))
-        return t.make(not any(key_of(t, item, self.elements) in self.elements for item in _items(t, other)))
+        return t.make(not any(key_of(t, item, self.elements) in self.elements for item in protocol.one_by_one(t, other)))
 
     def meth___init__(self, t: Tracer, values: Value | None = None) -> Value:
         if issubclass(self.cls, set):  # a frozenset's is `object.__init__`
-            self._change(t, "__init__", *([] if values is None else [self._operand(t, values)]))
+            if values is None:
+                self._change(t, "__init__")
+            else:
+                self._take_in(t, "__init__", values)
         return t.make(None)
 
 
@@ -558,13 +583,6 @@ def _elements_of(keys: Iterable[HashKey], *known: Mapping[HashKey, Value]) -> di
     found = {id(key): value for elements in known for key, value in elements.items()}
     rest = {key: value for elements in reversed(known) for key, value in elements.items()}
     return {key: found.get(id(key)) or rest[key] for key in keys}
-
-
-def _items(t: Tracer, iterable: Value) -> Iterator[Value]:
-    """The items of an iterable, each when it is asked for."""
-    it = protocol.iter_(t, iterable)
-    while (item := protocol.next_(t, it)) is not None:
-        yield item
 
 
 def has_own_iter(value: Value) -> bool:
