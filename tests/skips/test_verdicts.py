@@ -13,6 +13,7 @@ import random
 import re
 import subprocess
 import sys
+import unittest
 import uuid
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from fxjit.skips import Verdict, frame_verdict, frames, function_verdict, is_lib
 from fxjit.skips.functions import ROWS, rows, steering
 from fxjit.skips.modules import FUNCTION_RULES, TORCH_ENTERED, longest_prefix
 from fxjit.testing import CompileCounter
+from tests.differential import assert_same_as_eager
 
 TRACE, GRAPH, CONSTANT, CALL, SKIP = Verdict.TRACE, Verdict.GRAPH, Verdict.CONSTANT, Verdict.CALL, Verdict.SKIP
 
@@ -186,12 +188,28 @@ def test_generators_and_huge_code_pass_by(monkeypatch):
 
 
 def test_unittest_is_traced_when_asked_for():
-    import unittest
-
     code = unittest.TestCase.assertEqual.__code__
     assert frame_verdict(code, {}).skip
     with fxjit.config.patch(trace_unittest=True):
         assert not frame_verdict(code, {}).skip
+
+
+class Asserting(unittest.TestCase):
+    def checks(self, x):
+        self.assertEqual([1, 2], [1] + [2])
+        self.assertIn("a", {"a": 1})
+        self.assertTrue(3 in {1, 2, 3})
+        with self.assertRaises(KeyError) as caught:
+            {}["a"]
+        self.assertRaises(TypeError, lambda: 1 + "a")
+        with self.assertRaisesRegex(ValueError, "no .*"):
+            raise ValueError("no number")
+        return x + 1, str(caught.exception)
+
+
+def test_assertions_of_unittest_are_traced_where_the_setting_says_so():
+    with fxjit.config.patch(trace_unittest=True):
+        assert_same_as_eager(Asserting().checks, torch.ones(2), breaks=0, graphs=1)
 
 
 @pytest.mark.parametrize("name", FUNCTION_RULES)

@@ -21,6 +21,7 @@ import pickle
 import re
 import sys
 import time
+import traceback
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ from fxjit.frontend.values.calls import (
 from fxjit.frontend.values.computed_numbers import computed
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.constant import is_plain_constant
+from fxjit.frontend.values.exceptions import TracebackValue
 from fxjit.frontend.values.iterators import ChainValue, CountValue, CycleValue, FixedIteratorValue, RepeatValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
@@ -626,6 +628,14 @@ def exc_info(t: Tracer) -> Value:
 @function(sys.exception)
 def exception(t: Tracer) -> Value:
     return _handled(t, "sys.exception")
+
+
+@function(traceback.clear_frames)
+def clear_frames(t: Tracer, tb: Value) -> Value:
+    """Frames that were traced have let go of their locals when the exception left them."""
+    if not isinstance(tb.realize(), TracebackValue):
+        t.break_("call-skipped-module", function="clear_frames", module="traceback")
+    return t.make(None)
 
 
 # -- the process ------------------------------------------------------------------------------------------------
