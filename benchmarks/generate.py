@@ -1,15 +1,16 @@
 """`python -m benchmarks.generate`: the loop of `generate` of transformers (which has to be installed), a token a call.
 
-A GPT-2 of 124 million parameters and a Llama of 75 million, random weights, take a prompt of 32 tokens and write 64, greedily, with
-their cache as it is, which grows, and with one of a fixed size (`cache_implementation="static"`). `model.forward` is compiled, as
-transformers' pages say. The tokens have to be eager's. The first column of seconds is a whole first `generate`: the prompt, the first
-token, and what varying lengths compile anew.
+A GPT-2 of 124 million parameters and a Llama of 75 million, random weights, take a prompt of 32 tokens and write 64, greedily,
+with their cache as it is, which grows, and with one of a fixed size (`cache_implementation="static"`). `model.forward` is
+compiled, as transformers' pages say. The tokens have to be eager's. A first `generate` compiles the prompt's graph, the first
+token's, and what varying lengths compile anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -64,9 +65,10 @@ def measured(name: str, cache: str, arguments: argparse.Namespace) -> tuple[str,
     torch.manual_seed(0)
     dtype = getattr(torch, arguments.dtype)
     model = MODELS[name]().eval().to(dtype)
-    ways = {"eager": writer(model, cache, arguments.tokens), "fxjit": writer(compiled(model, fxjit.compile), cache, arguments.tokens)}
+    models = {"eager": model, "fxjit": compiled(model, fxjit.compile)}
     if not arguments.without_torch_compile:
-        ways["torch"] = writer(compiled(model, torch.compile), cache, arguments.tokens)
+        models["torch"] = compiled(model, torch.compile)
+    ways = {way: writer(each, cache, arguments.tokens) for way, each in models.items()}
     expected = ways["eager"]()
     firsts = {way: first_call(write) for way, write in ways.items()}
     times: dict[str, list[float]] = {way: [] for way in ways}
@@ -95,6 +97,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--without-torch-compile", action="store_true")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
+    if importlib.util.find_spec("transformers") is None:
+        raise SystemExit("benchmarks.generate needs transformers (pip install transformers)")
     rows = [measured(name, cache, arguments) for name in MODELS if arguments.only in name for cache in CACHES]
     print(markdown(("model", "cache", "eager, ms a token", "torch.compile over eager", "fxjit over eager",
                     "fxjit over torch.compile", "first generate, s: torch.compile", "fxjit"), rows))

@@ -24,6 +24,7 @@ from benchmarks import (
     distributed_steps,
     first,
     first_call,
+    generate,
     model_of_cost,
     models,
     patterns,
@@ -123,6 +124,24 @@ def test_quantised(capsys):
     else:
         _, row = rows_of(capsys.readouterr().out)
         assert row[0] == "weights, float32, 1 row" and row[2].endswith("x") and float(row[5]) > 0
+
+
+def test_generate(monkeypatch, capsys):
+    """With transformers, or a message that it is needed."""
+    def small():
+        import transformers
+
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2))
+
+    monkeypatch.setattr(generate, "MODELS", {"a small one": small})
+    try:
+        generate.main(["--without-torch-compile", "--tokens", "3", "--turns", "1"])
+    except SystemExit as stopped:
+        assert "pip install transformers" in str(stopped)
+    else:
+        _, grows, static = rows_of(capsys.readouterr().out)
+        assert [grows[:2], static[:2]] == [["a small one", "as it is"], ["a small one", "static"]]
+        assert grows[4].endswith("x") and static[4].endswith("x")
 
 
 def test_steps_of_research_give_eagers_results():

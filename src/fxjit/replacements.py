@@ -149,7 +149,7 @@ def _belongs_to(package: str, function: Any) -> bool:
 
 
 def is_torchs(module_globals: Any) -> bool:
-    """Whether a function with these globals is torch's. What helps programs with their tests (`torch.testing`) is the program's."""
+    """Whether a function with these globals is torch's. `torch.testing`, by which programs are tested, is the program's."""
     name = str(module_globals.get("__name__", ""))
     return name.partition(".")[0] == "torch" and not f"{name}.".startswith("torch.testing.")
 

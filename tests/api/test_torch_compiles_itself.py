@@ -110,3 +110,19 @@ def test_a_function_of_torch_that_the_program_compiles_is_compiled_by_fxjit():
     compiled = torch.compile(torch.nn.functional.gelu, backend="eager")
     torch.testing.assert_close(compiled(X), torch.nn.functional.gelu(X))
     assert fxjit.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("reset", ["torch.compiler.reset", "torch._dynamo.reset", "torch._dynamo.reset_code_caches"])
+def test_a_reset_forgets_what_either_compiled(reset):
+    import torch._dynamo
+
+    fxjit.install()
+    compiled = torch.compile(lambda x: x + 1, backend="eager")
+    for expected in (1, 2):
+        compiled(X)
+        cond_of(X)  # torch's own
+        assert fxjit.counters["stats"]["unique_graphs"] == 1
+        assert torch._dynamo.convert_frame.FRAME_COUNTER > 0 or expected == 2
+        eval(reset)()
+        assert not fxjit.counters["stats"]
+    assert torch._dynamo.convert_frame.FRAME_COUNTER == 0 or reset.endswith("caches")

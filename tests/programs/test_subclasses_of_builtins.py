@@ -3,6 +3,7 @@
 import array
 import collections
 import enum
+import functools
 import operator
 import types
 
@@ -302,3 +303,117 @@ def test_binding_a_method_that_is_bound():
         return second.method() is first, second.method() is second, x + 1
 
     assert_same_as_eager(f, X)
+
+
+class ShownSet(set):
+    pass
+
+
+class ShownFrozenset(frozenset):
+    pass
+
+
+class ShownDeque(collections.deque):
+    pass
+
+
+class ShownOrder(collections.OrderedDict):
+    pass
+
+
+class ShownDefault(collections.defaultdict):
+    pass
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ShownSet([1]), lambda: ShownSet(), lambda: ShownFrozenset([1]), lambda: ShownFrozenset(),
+    lambda: ShownDeque([1], 3), lambda: ShownOrder(a=1), lambda: ShownOrder(), lambda: ShownDefault(None, {1: 2}),
+    lambda: [ShownSet([1]), ShownDeque()],
+])
+def test_containers_are_shown_under_the_name_of_their_class(make):
+    assert_same_as_eager(lambda x: (x + 1, repr(make()), str(make()), f"{make()}"), torch.ones(2), breaks=0)
+
+
+@pytest.mark.parametrize("make", [
+    list, dict, set, collections.deque, collections.OrderedDict, lambda: functools.partial(abs, 1),
+])
+def test_texts_and_none_of_a_builtin_class_are_read(make):
+    def fn(x):
+        made = make()
+        return x + 1, hasattr(made, "__hash__"), made.__hash__ is None, getattr(made, "__module__", "none"), made.__doc__
+
+    assert_same_as_eager(fn, torch.ones(2), breaks=0)
+
+
+class Counts(collections.defaultdict):
+    pass
+
+
+class Lists(collections.defaultdict):
+    def __init__(self, *given):
+        super().__init__(list, *given)
+        self.depth = 3
+
+
+class Doubled(collections.defaultdict):
+    def __missing__(self, key):
+        self[key] = 2 * key
+        return self[key]
+
+
+def a_factory_of_numbers(x):
+    counts = Counts(int)
+    counts["a"] += 1
+    return x + 1, counts, counts["b"], counts.default_factory
+
+
+def no_factory(x):
+    counts = Counts(None, {1: 2}, b=3)
+    return x + 1, counts, repr(counts)
+
+
+def a_factory_given_by_init(x):
+    lists = Lists([(1, [2])])
+    lists["a"].append(x * 2)
+    return x + 1, lists, lists.depth
+
+
+def a_method_in_place_of_a_factory(x):
+    doubled = Doubled(None)
+    return x + 1, doubled[2], doubled
+
+
+def a_factory_that_cannot_be_called(x):
+    try:
+        return x, Counts(3)
+    except TypeError as error:
+        return x + 1, str(error)
+
+
+def initialised_once_more(x):
+    counts = collections.defaultdict(int, {1: 2})
+    counts.__init__()
+    return x + 1, counts, counts.default_factory, counts.get(5)
+
+
+def a_factory_that_is_asked_for(x):
+    return x + 1, hasattr(Counts(int), "default_factory"), getattr(Counts(int), "default_factory", None)
+
+
+def a_bound_that_is_asked_for(x):
+    queue = ShownDeque([1, 2, 3, 4], 3)
+    return x + 1, queue.maxlen, hasattr(queue, "maxlen"), list(queue)
+
+
+@pytest.mark.parametrize("fn", [
+    a_factory_of_numbers, no_factory, a_factory_given_by_init, a_method_in_place_of_a_factory, a_factory_that_cannot_be_called,
+    initialised_once_more, a_factory_that_is_asked_for, a_bound_that_is_asked_for,
+])
+def test_subclasses_have_what_their_builtin_class_keeps_beside_the_items(fn):
+    compiled = fxjit.compile(fn, backend="eager", fullgraph=True)
+    for result, expected in zip(compiled(torch.ones(2)), fn(torch.ones(2)), strict=True):
+        assert type(result) is type(expected)
+        assert str(result) == str(expected)
+        if isinstance(expected, collections.defaultdict):
+            assert result.default_factory == expected.default_factory
+            assert vars(result) == vars(expected) if hasattr(expected, "__dict__") else not hasattr(result, "__dict__")

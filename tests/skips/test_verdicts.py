@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.differential import assert_same_as_eager
 
 import fxjit
 from fxjit.reasons import REASONS
@@ -28,7 +29,6 @@ from fxjit.skips import Verdict, frame_verdict, frames, function_verdict, is_lib
 from fxjit.skips.functions import ROWS, rows, steering
 from fxjit.skips.modules import FUNCTION_RULES, TORCH_ENTERED, longest_prefix
 from fxjit.testing import CompileCounter
-from tests.differential import assert_same_as_eager
 
 TRACE, GRAPH, CONSTANT, CALL, SKIP = Verdict.TRACE, Verdict.GRAPH, Verdict.CONSTANT, Verdict.CALL, Verdict.SKIP
 

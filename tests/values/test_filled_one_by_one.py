@@ -1,11 +1,10 @@
-"""Methods that fill a container take one item after the other: code that makes the next one sees what is there by then, and what
-is there stays if it raises."""
+"""Methods that fill a container take one item after the other: code that makes the next one sees what is there by then, and
+what is there stays if it raises."""
 
 import collections
 
 import pytest
 import torch
-
 from tests.differential import assert_same_as_eager
 
 

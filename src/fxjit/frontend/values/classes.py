@@ -265,7 +265,7 @@ class ClassValue(GuardedOperators):
             return new(t, cls, args, kwargs)
         if base_type is None:
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)
-        part = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else base_type
+        part = next((kind for kind in (collections.OrderedDict, collections.defaultdict) if issubclass(cls, kind)), base_type)
         base = t.call(t.make(part), [] if base_type in _MUTABLE else list(args), None)
         if base_type in (str, int, float) and not base.is_constant():
             t.break_("class-instantiation-unsupported", cls=cls.__qualname__)

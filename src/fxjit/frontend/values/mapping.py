@@ -9,7 +9,6 @@ somebody looks at it: such keys are often numbers that only tell entries apart, 
 from __future__ import annotations
 
 import collections
-import gc
 import itertools
 import sys
 import types
@@ -18,7 +17,15 @@ from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import instance_dicts, protocol, set_history
-from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented, guard_nan_identity
+from fxjit.frontend.values.base import (
+    NOT_IMPLEMENTED,
+    Lazy,
+    Rebuilder,
+    Value,
+    _NotImplemented,
+    callable_type,
+    guard_nan_identity,
+)
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
 from fxjit.frontend.values.dict_texts import has_one_order, is_read_by_place, place_of, text_of_dict
@@ -32,7 +39,6 @@ from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import HasKey, IdIs, InstanceHasAttr, KeysAre, LengthIs, TypeIs
 from fxjit.guards.source import (
-    ApplySource,
     AttrSource,
     DictKeySource,
     DictValueSource,
@@ -449,6 +455,12 @@ class DictValue(Undoable, Places):
         return t.make(None)
 
     def meth___init__(self, t: Tracer, *others: Value, **kwargs: Value) -> Value:
+        if issubclass(self.cls, collections.defaultdict):
+            factory, *others = others or (t.make(None),)  # type: ignore[assignment]
+            if not (factory.is_constant() and factory.as_constant() is None) and not callable_type(factory.pytype()):
+                t.raise_(TypeError, "first argument must be callable or None")
+            t.effects.mutate(self)
+            self.factory = factory
         return self.meth_update(t, *others, **kwargs)
 
     def meth___missing__(self, t: Tracer, key: Value) -> Value:
@@ -477,7 +489,7 @@ def _or_not_implemented(t: Tracer, result: Value | _NotImplemented) -> Value:
 
 # -- views and iterators ----------------------------------------------------------------------------------------
 
-_DICT_TYPES: Final[dict[tuple[type, str], tuple[type, type, type]]] = {
+DICT_TYPES: Final[dict[tuple[type, str], tuple[type, type, type]]] = {
     (cls, kind): (type(view), type(iter(view)), type(reversed(view)))
     for cls in (dict, collections.OrderedDict)
     for kind, view in (("keys", cls().keys()), ("values", cls().values()), ("items", cls().items()))
@@ -487,7 +499,7 @@ _DICT_TYPES: Final[dict[tuple[type, str], tuple[type, type, type]]] = {
 def _types_of(cls: type, kind: str) -> tuple[type, type, type]:
     """The types of a view, its iterator and its reversed iterator."""
     ordered = issubclass(cls, collections.OrderedDict)
-    return _DICT_TYPES[collections.OrderedDict if ordered else dict, kind]
+    return DICT_TYPES[collections.OrderedDict if ordered else dict, kind]
 
 
 class DictViewValue(Value):
@@ -753,45 +765,6 @@ def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 def wrap_defaultdict(t: Tracer, obj: collections.defaultdict[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
     return DictValue.around(t, obj, source, Lazy(t, obj.default_factory, AttrSource(source, "default_factory")))
-
-
-def mapping_behind(view: Any) -> Any:
-    """The mapping that a view or a proxy shows, which it does not give away itself."""
-    (behind,) = gc.get_referents(view)
-    return behind
-
-
-def _mapping_behind(t: Tracer, view: Any, source: Source) -> DictValue | None:
-    """The same while tracing: one value, whether the program has the dict or what shows it. None: a mapping of the user's."""
-    if len(gc.get_referents(view)) != 1 or not isinstance(mapping_behind(view), dict):
-        return None
-    behind = t.wrap(mapping_behind(view), ApplySource(source, mapping_behind)).realize()
-    found = getattr(behind, "base", None) or behind
-    return found if isinstance(found, DictValue) else None
-
-
-@wraps(types.MappingProxyType)
-def wrap_mappingproxy(t: Tracer, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
-    t.guard(TypeIs(source, types.MappingProxyType))
-    compared_in_c = all(type(behind) in (dict, collections.OrderedDict) for behind in gc.get_referents(obj))
-    mapping = _mapping_behind(t, obj, source) if compared_in_c else None
-    if mapping is None:
-        return UntraceableValue(obj, source, "attribute-unsupported", value="mappingproxy", name="the mapping behind it")
-    return MappingProxyValue(mapping, source)
-
-
-def _wraps_view(kind: str) -> None:
-    @wraps(*(_DICT_TYPES[cls, kind][0] for cls in (dict, collections.OrderedDict)))
-    def wrap_view(t: Tracer, obj: Any, source: Source) -> Value:
-        t.guard(TypeIs(source, type(obj)))
-        mapping = _mapping_behind(t, obj, source)
-        if mapping is None:
-            return UntraceableValue(obj, source, "attribute-unsupported", value=type(obj).__name__, name="mapping")
-        return DictViewValue(mapping, kind, source)
-
-
-for _kind in ("keys", "values", "items"):
-    _wraps_view(_kind)
 
 
 @creates(dict, collections.OrderedDict)

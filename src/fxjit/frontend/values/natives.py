@@ -231,6 +231,11 @@ _SHOWING: Final = frozenset({"__repr__", "__str__", "__format__"})
 SHOW_THEIR_CLASS: Final = (collections.OrderedDict, collections.defaultdict, collections.deque, set, frozenset)
 
 
+def shown_under(name: str, shown: str, kind: type) -> str:
+    """`repr` of an instance of a subclass of such a type, from that of its builtin part."""
+    return f"{name}({shown})" if kind is set and shown.startswith("{") else name + shown.removeprefix(kind.__name__)
+
+
 def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value],
                         owner: type | None) -> Value:
     """`receiver.name(*args)` for a method that a builtin type has: the value's own `meth_<name>`, or the table's handler for

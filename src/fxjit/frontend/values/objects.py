@@ -24,7 +24,7 @@ from fxjit.frontend.values.iteration import IndexIteratorValue
 from fxjit.frontend.values.keys import HashKey
 from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
-from fxjit.frontend.values.natives import SHOW_THEIR_CLASS, part_method
+from fxjit.frontend.values.natives import SHOW_THEIR_CLASS, part_method, shown_under
 from fxjit.frontend.values.protocol import BINARY_METHODS, COMPARE_METHODS
 from fxjit.frontend.values.tensor_attributes import AttributedTensor
 from fxjit.frontend.values.traits import ObjectMethods
@@ -192,6 +192,9 @@ class UserObjectValue(ObjectMethods):
         if name == "__dict__" and type(raw) in _NATIVE_DATA and (
                 self.obj is None or raw.__get__(self.obj) is instance_namespace(self.obj)):
             return self.instance_dict(t)
+        if self.base is not None and type(raw) in _NATIVE_DATA and issubclass(self.base.pytype(), raw.__objclass__):
+            written = t.effects.load_attr(self, name)
+            return written if isinstance(written, Value) else self.base.tp_getattro(t, name)  # a bound, a factory
         if isinstance(raw, types.MemberDescriptorType):
             found = self._slot(t, raw, name)
             if found is None:
@@ -388,9 +391,12 @@ class UserObjectValue(ObjectMethods):
         method = self._user_special(t, "__repr__")
         if method is not None:
             return t.call(method, [], None)
-        if self.base is None or issubclass(self.cls, SHOW_THEIR_CLASS):  # those show the name of the class
+        text = t.break_("repr-unsupported", value=self.describe()) if self.base is None else self.base.tp_repr(t)
+        if self.base is None or not issubclass(self.cls, SHOW_THEIR_CLASS):
+            return text
+        if not text.is_constant() or "__name__" in t.effects.stored_attrs(self.class_value(t)):
             t.break_("repr-unsupported", value=self.describe())
-        return self.base.tp_repr(t)
+        return t.make(shown_under(self.cls.__name__, text.as_constant(), self.base.pytype()))
 
     def tp_str(self, t: Tracer) -> Value:
         method = self._user_special(t, "__str__")
@@ -589,6 +595,9 @@ class UserObjectValue(ObjectMethods):
 
     def fill(self, cg: Rebuilder) -> None:
         if isinstance(self.base, DictValue):
+            if self.base.factory is not None:
+                cg.call(collections.defaultdict.__init__, self, self.base.factory)
+                cg.asm.pop()
             store = next(owner.__dict__["__setitem__"] for owner in self.cls.__mro__
                          if isinstance(namespace_of(owner).get("__setitem__"), types.WrapperDescriptorType))
             for key, value in self.base.items.values():

@@ -412,14 +412,14 @@ def generic_getattr(t: Tracer, v: Value, name: str) -> Value:
     found = type_lookup(cls, name)
     if found is NOT_IMPLEMENTED:
         t.raise_(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+    if found is None or type(found) is str:  # `__hash__` of what has none, `__module__`, `__doc__`
+        return t.make(found)
     if method is not None:
         return make_builtin_method(t, v, name)
     if v.is_constant() and not callable(found):
         return fold(t, getattr, v.as_constant(), name)
     if callable(found):
         return make_builtin_method(t, v, name)
-    if name == "__doc__":
-        return t.make(found)
     t.break_("attribute-unsupported", value=v.describe(), name=name)
 
 
