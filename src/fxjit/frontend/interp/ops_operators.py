@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fxjit.frontend.bytecode.instruction import Instruction
 from fxjit.frontend.bytecode.normalize import JUMPS_IF, JUMPS_OR_POP
+from fxjit.frontend.interp import masked_stores
 from fxjit.frontend.interp.dispatch import Handler, op
 from fxjit.frontend.interp.machine import Machine
 from fxjit.frontend.values import deferred_numbers, protocol
@@ -81,7 +82,10 @@ def contains_op(m: Machine, i: Instruction) -> None:
 @op("BINARY_SUBSCR")
 def binary_subscr(m: Machine, i: Instruction) -> None:
     key = m.stack.pop()
-    m.stack[-1] = protocol.getitem(m.t, m.stack[-1], key)
+    if masked_stores.run(m, m.stack[-1], key):
+        m.stack.pop()
+    else:
+        m.stack[-1] = protocol.getitem(m.t, m.stack[-1], key)
 
 
 @op("STORE_SUBSCR")
