@@ -400,7 +400,7 @@ INTERP = (
     {"lifetimes", "raising", "resumability"},
     {"nesting"},
     {"machine"},
-    {"generators", "joint_conditions", "where"},
+    {"generators", "joint_conditions", "masked_stores", "where"},
     {"ends", "given_generators", "inline"},
     {"ops_build"},
 )

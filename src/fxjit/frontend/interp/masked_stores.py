@@ -1,12 +1,12 @@
 """`x[mask] = y[mask]`: a masked store of a masked selection, as `torch.where`.
 
-By itself the selection has a size that only data tells, and breaks the graph. Where the next instructions store it under the same
-mask in a tensor of the same shape, both are one operator of known size.
+By itself the selection has a size that only data tells, and breaks the graph. Where the next instructions store it under
+the same mask in a tensor of the same shape, both are one operator of known size.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import torch
 
@@ -31,16 +31,17 @@ def run(m: Machine, source: Value, key: Value) -> bool:
     if stored is None or again is None:
         return False
     mask, x, y = key.realize(), stored.realize(), source.realize()
-    if again.realize() is not mask or not all(map(_is_plain, (mask, x, y))) or not _fits(m.t, x, y, mask):
+    if again.realize() is not mask or not (_is_plain(mask) and _is_plain(x) and _is_plain(y)) or not _fits(m.t, x, y, mask):
         return False
-    while mask.fake.dim() < x.fake.dim():
-        mask = m.t.emit("unsqueeze", [mask, m.t.make(-1)])
-    m.t.emit("copy_", [x, m.t.emit(torch.where, [mask, y, x])])
+    spread: Value = mask
+    for _ in range(x.fake.dim() - mask.fake.dim()):
+        spread = m.t.emit("unsqueeze", [spread, m.t.make(-1)])
+    m.t.emit("copy_", [x, m.t.emit(torch.where, [spread, y, x])])
     m.pc += 3
     return True
 
 
-def _is_plain(value: Value) -> bool:
+def _is_plain(value: Value) -> TypeGuard[TensorValue]:
     """Whether it is a strided tensor of torch's own class, which the graph has as it is."""
     return (isinstance(value, TensorValue) and value.cls is torch.Tensor and value.fake.layout is torch.strided
             and value.new_data is None and value.set_late is None)
@@ -55,7 +56,9 @@ def _fits(t: Tracer, x: TensorValue, y: TensorValue, mask: TensorValue) -> bool:
         return False
     if list(map(str, y.fake.shape)) != sizes or y.fake.dtype is not x.fake.dtype:
         return False
-    if len({x.fake.device, y.fake.device, mask.fake.device}) > 1 or x.fake.is_inference() is not torch.is_inference_mode_enabled():
+    if len({each.fake.device for each in (x, y, mask)}) > 1:
+        return False
+    if x.fake.is_inference() is not torch.is_inference_mode_enabled():
         return False
     if x.fake.requires_grad and (torch.is_inference_mode_enabled() or x.fake.is_leaf):
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fxjit import config
+from fxjit.frontend.bytecode.versions import VERSION
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NULL, Rebuilder, Value
@@ -80,13 +81,12 @@ class PreviousExceptionValue(Value):
 def leave_history_inside(t: Tracer, stack: list[Value]) -> None:
     """Before a break at `float(tensor)` or `tensor.item()`, where the tensor requires a gradient for the sake of leaves inside
     the graph: its number is all that is wanted, and the leaves stay there."""
-    for count in (0, 1):  # of arguments, above the function and a NULL in the order of the Python version
-        below = stack[-2 - count: len(stack) - count]
-        if len(below) == 2 and NULL in below:
-            at = len(stack) - count - 1 - (below[1] is NULL)
-            break
-    else:
+    nulls = 0 if VERSION.null_below else 1
+    # How many arguments lie above a function and its NULL.
+    count = next((count for count in (0, 1) if stack[-2 - count: len(stack) - count][nulls:][:1] == [NULL]), None)
+    if count is None:
         return
+    at = len(stack) - count - 1 - nulls
     fn = stack[at].realize()
     if isinstance(fn, TensorMethodValue) and not count:
         if fn.name == "item" and t.requires_grad_inside(fn.tensor):
