@@ -261,7 +261,7 @@ def _skip(options: Options, frame: Frame, signal: SkipFrameSignal, relied_on: Se
     if options.fullgraph and _is_users_error(broke):
         _tell_of_users_error(frame, broke)
         return
-    if options.fullgraph or (isinstance(broke, BreakGraph) and broke.is_error):
+    if signal.reason != "skip-lazy-module" and (options.fullgraph or (isinstance(broke, BreakGraph) and broke.is_error)):
         reason = (broke.because or broke) if isinstance(broke, BreakGraph) else signal
         raise events.unsupported(reason.reason, reason.context, reason.user_stack)
     if isinstance(broke, BreakGraph):

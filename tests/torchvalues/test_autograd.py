@@ -335,3 +335,69 @@ def test_a_reversed_gradient_of_what_stays_inside_is_compiled(backend):
     expected, = torch.autograd.grad(features(x).square().sum(), x)
     torch.testing.assert_close(torch.autograd.grad(fxjit.compile(features, backend=backend)(x).square().sum(), x)[0], expected)
     assert not counters["run_as_captured"]
+
+
+class SavesSum(torch.autograd.Function):
+    """Its `backward` is compiled by itself."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        total = x + y
+        ctx.save_for_backward(total, None, y)
+        ctx.factor = 3
+        return total
+
+    @staticmethod
+    def as_it_is(ctx, gradient):
+        total, nothing, y = ctx.saved_tensors
+        assert nothing is None and ctx.saved_tensors[2] is y
+        if ctx.needs_input_grad[0]:
+            return gradient * total.sin() * ctx.factor * y, None
+        return None, gradient * y.cos()
+
+    backward = as_it_is
+
+
+class SavesSumCompiled(SavesSum):
+    backward = staticmethod(fxjit.compile(SavesSum.as_it_is, backend="eager", fullgraph=True))
+
+
+class SavesSumInParts(SavesSum):
+    backward = staticmethod(fxjit.compile(SavesSum.as_it_is, backend="eager"))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_compiled_backward_reads_what_was_saved(first):
+    for size in (3, 4, 3):
+        grads = []
+        given = torch.randn(2, size)
+        for function in (SavesSum, SavesSumCompiled):
+            leaves = [each.clone().requires_grad_(first is not bool(n)) for n, each in enumerate(given)]
+            function.apply(*leaves).sum().backward()
+            grads.append([leaf.grad for leaf in leaves])
+        torch.testing.assert_close(*grads)
+    assert not fxjit.counters["graph_break"]
+
+
+def test_hooks_see_each_read_of_what_was_saved():
+    seen = []
+    for function in (SavesSum, SavesSumInParts):
+        unpacked = []
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3)
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: unpacked.append(1) or tensor):
+            result = function.apply(x, y)
+        result.sum().backward()
+        seen.append((len(unpacked), x.grad))
+    torch.testing.assert_close(*seen)
+
+
+def test_what_was_saved_and_is_gone():
+    texts = []
+    for function in (SavesSum, SavesSumInParts):
+        result = function.apply(torch.ones(3, requires_grad=True), torch.ones(3)).sum()
+        result.backward(retain_graph=True)
+        result.backward()
+        with pytest.raises(RuntimeError) as freed:
+            result.backward()
+        texts.append(str(freed.value))
+    assert texts[0] == texts[1]

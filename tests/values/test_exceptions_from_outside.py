@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -218,3 +219,25 @@ def test_exceptions_end_as_in_eager(action: str) -> None:
     for make in KINDS:
         for _ in range(2):
             assert _seen(compiled, make) == _seen(program, make), make.__name__
+
+
+@pytest.mark.parametrize("name", ["__cause__", "__context__", "__traceback__", "__suppress_context__", "args"])
+@pytest.mark.parametrize("error", [ValueError(1), KeyError("k")])
+def test_attributes_of_exceptions_refuse_what_they_do_not_take(name, error):
+    def written(x, given):
+        try:
+            setattr(given, name, 3)
+        except TypeError as refused:
+            return x + 1, str(refused), given.args
+
+    def deleted(x, given):
+        try:
+            delattr(given, name)
+        except TypeError as refused:
+            return x + 1, str(refused), given.args
+
+    def of_its_own(x, given):
+        return written(x, ValueError(2)), deleted(x, ValueError(2))
+
+    for fn in (written, deleted, of_its_own):
+        assert_same_as_eager(fn, torch.ones(2), error, breaks=0)

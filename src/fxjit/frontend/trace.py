@@ -35,7 +35,7 @@ from fxjit.frontend.interp.inline import inline
 from fxjit.frontend.interp.machine import Machine, root_machine, running, stack_text, user_stack
 from fxjit.frontend.interp.raising import raise_exception
 from fxjit.frontend.interp.restart import BreakPoints
-from fxjit.frontend.interp.resumability import is_held
+from fxjit.frontend.interp.resumability import is_held, live_locals
 from fxjit.frontend.layouts import check_layout, sparse_input
 from fxjit.frontend.leaves import Leaves
 from fxjit.frontend.operands import checking_operands, thawed
@@ -503,7 +503,9 @@ class Trace:
 
     def discards_result(self) -> bool:
         frame = self.running_frame
-        return frame.instructions[frame.pc].opname == "POP_TOP"
+        then = frame.instructions[frame.pc]
+        return then.opname == "POP_TOP" or (
+            then.opname == "STORE_FAST" and then.argval not in live_locals(frame.code, frame.pc + 1))
 
     @property
     def graph_is_empty(self) -> bool:

@@ -185,7 +185,8 @@ PASSED_BY = frozenset(
     }
 )
 
-# Folders of torch inside which nothing is looked at, callees included: another compiler is at work there.
+# Parts of torch inside which nothing is looked at, callees included: another compiler is at work there, or a lazy module gets
+# its parameters, once.
 TORCH_RECURSIVE = (
     "_dynamo/",
     "_inductor/",
@@ -193,6 +194,7 @@ TORCH_RECURSIVE = (
     "_functorch/aot_autograd.py",
     "_export/",
     "export/",
+    "nn/modules/lazy.py",
 )
 
 # Files of torch whose modules a program compiles as its own: what stands behind a break in them is compiled, too.

@@ -1,6 +1,6 @@
 """Hooks on tensors. On one that the graph makes, the hook is traced into a graph of its own, and a node registers that: so the
 hook runs when autograd comes by, also where the backward is compiled: then it is traced into that. On a tensor that existed
-before, the user's hook itself is registered when the graph ran.
+before, the user's hook itself is registered when the graph ran, and its handle is filled then.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from fxjit import torch_private
 from fxjit.applied import layout_of_gradient, with_layout
 from fxjit.errors import BreakGraph, leave_trace
 from fxjit.frontend.callables.higher_order import trace_body
 from fxjit.frontend.tracer import Tracer
-from fxjit.frontend.values import protocol
+from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import Value
 from fxjit.frontend.values.calls import handles, pass_on
 from fxjit.frontend.values.contexts import set_grad_mode
+from fxjit.frontend.values.objects import UserObjectValue
 from fxjit.frontend.values.observed import HOOKED, is_made_by_write, observation
 from fxjit.frontend.values.run_later import run_later
 from fxjit.frontend.values.sequence import TupleValue
@@ -43,9 +45,32 @@ def register(tensor: torch.Tensor, hook: torch.fx.GraphModule, *read: Any) -> No
 register.sees_gradients = True  # type: ignore[attr-defined]  # for backends (aot/rules.py)
 
 
-def _require_no_handle(t: Tracer, name: str) -> None:
-    if not t.discards_result():
-        t.break_("tensor-hook", function=name, why="its handle is kept, by which it can be taken away again")
+class HandleValue(UserObjectValue):
+    """The handle of a hook that is registered when the graph ran: what is in it is known then."""
+
+    def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
+        if descriptors.look_up(t, self.cls, name)[1] is None:
+            t.break_("attribute-unsupported", value=self.describe(), name=name)
+        return super().generic_getattr(t, name, hook)
+
+    def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
+        t.break_("attribute-unsupported", value=self.describe(), name=name)
+
+    def instance_dict(self, t: Tracer) -> Value:
+        t.break_("attribute-unsupported", value=self.describe(), name="__dict__")
+
+
+def _register_and_fill(call: Callable[[Any, Any], RemovableHandle], tensor: Any, hook: Any, handle: RemovableHandle) -> None:
+    """What new code calls: `handle` becomes that of the hook."""
+    vars(handle).update(vars(call(tensor, hook)))
+
+
+@handles(RemovableHandle.remove)
+def _remove(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1 or not isinstance(args[0].realize(), HandleValue):
+        return pass_on(t, RemovableHandle.remove, args, kwargs)
+    t.effects.call_later(RemovableHandle.remove, args)
+    return t.make(None)
 
 
 def _register_later(t: Tracer, tensor: TensorValue, args: Sequence[Value], call: Callable[..., Any], takes: bool) -> Value:
@@ -57,10 +82,13 @@ def _register_later(t: Tracer, tensor: TensorValue, args: Sequence[Value], call:
         t.break_("tensor-hook", function=name, why="it belongs to the tensor itself")
     if is_made_by_write(tensor.node):
         t.break_("tensor-hook", function=name, why="the tensor is written to before it", **observation(tensor))
-    _require_no_handle(t, name)
     t.new_source_state(HOOKED)[tensor.node.name] = tensor
-    t.effects.call_later(call, [tensor, args[0]])
-    return t.make(None)
+    if t.discards_result():
+        t.effects.call_later(call, [tensor, args[0]])
+        return t.make(None)
+    handle = HandleValue(RemovableHandle)
+    t.effects.call_later(_register_and_fill, [call, tensor, args[0], handle])
+    return handle
 
 
 def _is_leaf(t: Tracer, tensor: TensorValue) -> bool:
@@ -96,7 +124,8 @@ def _register_hook(t: Tracer, tensor: TensorValue, args: Sequence[Value], kwargs
 def _register_in_graph(t: Tracer, tensor: TensorValue, args: Sequence[Value]) -> Value:
     if len(args) != 1 or not tensor.fake.requires_grad:
         t.break_("tensor-hook", function=_NAME, why="the tensor takes none")
-    _require_no_handle(t, _NAME)
+    if not t.discards_result():
+        t.break_("tensor-hook", function=_NAME, why="its handle is kept, by which it can be taken away again")
 
     def call(stand_ins: Sequence[Value]) -> Value:
         result = t.call(args[0], stand_ins, None)

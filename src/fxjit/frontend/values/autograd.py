@@ -39,7 +39,7 @@ from fxjit.frontend.values.traced_functions import (
 )
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import ConstIs, TypeIs
-from fxjit.guards.source import AttrSource, Source
+from fxjit.guards.source import AttrSource, ItemSource, Source
 from fxjit.schemas import runs_once
 
 #: A class method of Python up to torch 2.13, then one of C, whose descriptor stands for it.
@@ -55,6 +55,8 @@ class RunningContextValue(UserObjectValue):
     """`ctx` of a `forward` or `backward` that autograd itself runs, behind a graph break."""
 
     def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
+        if name == "saved_tensors" and self.source is not None and self._reads_saved_again(t, self.source):
+            return t.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if name in _SAVED:
             t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
                      why="hooks on saved tensors and checkpoints count how often it is read")
@@ -63,6 +65,20 @@ class RunningContextValue(UserObjectValue):
             t.guard(ConstIs(AttrSource(self.source, name), needed))
             return t.make(needed)
         return super().generic_getattr(t, name, hook)
+
+    def _reads_saved_again(self, t: Tracer, source: Source) -> bool:
+        """Whether nobody sees how often guards and new code read what is saved: none of it has a hook."""
+        try:
+            hooks = [each.unpack_hook for each in getattr(self.obj, "_raw_saved_tensors")]  # noqa: B009 - of a context
+            if any(hook is not None for hook in hooks):
+                return False
+            getattr(self.obj, "saved_tensors")  # noqa: B009 - raises where it was freed or written to
+        except (AttributeError, RuntimeError):  # not every torch tells
+            return False
+        raw = AttrSource(source, "_raw_saved_tensors")
+        for index in range(len(hooks)):
+            t.guard(ConstIs(AttrSource(ItemSource(raw, index), "unpack_hook"), None))
+        return True
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
         if name in _SETTINGS and value is not None:

@@ -32,6 +32,11 @@ _KEYWORDS: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
 )
 #: Classes whose `__str__` shows attributes, which can be written, and not the arguments.
 _STR_OF_ATTRIBUTES: Final = (UnicodeEncodeError, UnicodeDecodeError, UnicodeTranslateError, SyntaxError)
+#: What attributes of exceptions take; none of them can be deleted.
+_TAKEN: Final[dict[str, tuple[type, ...]]] = {
+    "__cause__": (BaseException, type(None)), "__context__": (BaseException, type(None)),
+    "__traceback__": (types.TracebackType, type(None)), "__suppress_context__": (bool,), "args": (object,),
+}
 
 
 class ExceptionValue(UserObjectValue, AttributeErrorValue):
@@ -129,9 +134,10 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         t.effects.store_attr(self, "__traceback__", traceback)
 
     def generic_setattr(self, t: Tracer, name: str, value: Value | None) -> None:
-        kind = {"__cause__": BaseException, "__context__": BaseException, "__traceback__": types.TracebackType}.get(name)
-        if kind is not None and (value is None or not issubclass(value.pytype(), (kind, type(None)))):
-            t.break_("attribute-unsupported", value=self.describe(), name=name)  # an error
+        kinds = _TAKEN.get(name)
+        if kinds is not None and (value is None or not issubclass(value.pytype(), kinds)):
+            attribute = (BaseException(), name)
+            protocol.fold(t, *((delattr, *attribute) if value is None else (setattr, *attribute, object())))  # which raises
         if name == "args" and value is not None:
             self.args = protocol.unpack_hinted(t, value)
         elif name == "__cause__":
@@ -140,9 +146,7 @@ class ExceptionValue(UserObjectValue, AttributeErrorValue):
         elif name == "__context__":
             self.set_context(t, _or_none(value))
             return
-        elif name == "__suppress_context__":
-            if value is None or value.pytype() is not bool:
-                t.break_("attribute-unsupported", value=self.describe(), name=name)  # an error
+        elif name == "__suppress_context__" and value is not None:
             self.suppress = self.source is None and protocol.truth(t, value)
         elif name == "__traceback__" and value is not None:
             self.set_traceback(t, value)

@@ -204,10 +204,13 @@ def initialize_lazy_module(t: Tracer, module: Any, args: Sequence[Value]) -> Non
     """Called where `module` is about to be called: starts the trace again with its parameters made, if they are not.
 
     Making them uses random numbers, which must not come before others that the frame uses first: there this call of the
-    frame runs as it stands, and the next one is traced."""
-    if not isinstance(module, LazyModuleMixin) or not module.has_uninitialized_params():  # type: ignore[misc]  # typed for modules that are both
+    frame runs as it stands, and the next one is traced. So it does where the program's own code makes them."""
+    if not isinstance(module, LazyModuleMixin):
         return
     torchs = module_of(type(module).initialize_parameters).startswith("torch.nn.modules.")
+    is_made = not module.has_uninitialized_params()  # type: ignore[misc]  # typed for modules that are both
+    if is_made and (torchs or "_initialize_hook" not in vars(module)):
+        return
     fake = args[0].fake if len(args) == 1 and isinstance(args[0], TensorValue) else None
     if not torchs or t.graph_uses_rng or fake is None or not all(isinstance(size, int) for size in fake.shape):
         leave_trace(_not_now(module))
