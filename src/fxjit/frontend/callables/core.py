@@ -37,6 +37,7 @@ from fxjit.frontend.values.descriptors import (
 from fxjit.frontend.values.iterators import CallIteratorValue
 from fxjit.frontend.values.late_numbers import LateNumber
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.modules import MARKS
 from fxjit.frontend.values.namespaces import known_namespace
 from fxjit.frontend.values.pymodule import PyModuleValue
 from fxjit.frontend.values.random_values import RandomValue, are_random, compute, extreme
@@ -327,9 +328,9 @@ def _is_instance_of(t: Tracer, obj: Value, cls: Value) -> bool:
     if hook is type.__dict__["__instancecheck__"] or isinstance(hook, _C_HOOKS):
         guard_bases(t, pytype)
         return issubclass(pytype, known) or _says_so(t, obj, known)
-    if known in _PARAMETERS:
+    if known in MARKS:
         return issubclass(pytype, known) or (
-            issubclass(pytype, torch.Tensor) and protocol.hasattr_(t, obj, _PARAMETERS[known]))
+            issubclass(pytype, torch.Tensor) and protocol.hasattr_(t, obj, MARKS[known]))
     if isinstance(known, _PROTOCOL_META) and getattr(known, "_is_protocol", False):
         return _is_protocol_instance(t, obj, known)
     if type(known) in _METACLASSES:
@@ -391,8 +392,6 @@ _TENSOR_TYPES: Any = type(torch.FloatTensor)
 _C_HOOKS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 #: Metaclasses of torch's whose classes are no base classes of what counts as their instance.
 _METACLASSES: Final = {type(torch.FloatStorage): _holds_type, type(torch.autograd.Variable): _is_tensor}
-#: Classes that tensors belong to by a mark on the instance.
-_PARAMETERS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
 def _known_class(cls: Value) -> type | None:

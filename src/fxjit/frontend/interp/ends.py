@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import chain
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Final
@@ -143,6 +143,12 @@ class Ends:
         if not self.at_stake:
             return []
         return [name for name in names if any(id(obj) in self.at_stake for obj in self._met(machine.locals[name]))]
+
+    def holders_of(self, machine: Machine, names: Iterable[str], wanted: Set[int]) -> list[str]:
+        """Those of the frame's locals that are or hold one of these values."""
+        if not wanted:
+            return []
+        return [name for name in names if any(id(each) in wanted for each in self._values_within(machine.locals[name]))]
 
     def order(self, machine: Machine) -> tuple[str, ...]:
         """The arguments of the root that bring what the frame holds when it returns, as eager code lets go of them."""

@@ -40,8 +40,6 @@ _VARIABLES = (LocalSource, ClosureSource, CellContentsSource)
 _LET_GO_OF = (*_VARIABLES, CallSource)
 #: What has no weak references or finalizers.
 _UNSEEN = frozenset({int, float, complex, str, bytes, type(None), range, slice, bool})
-#: Whose memory matters more.
-_LET_GO = (ModuleType, torch.Tensor, torch.nn.Module)
 _PLAIN_CONTAINERS = (ListValue, TupleValue)
 #: Reasons to break because the instruction raises.
 _RAISES = ("opcode-uncaught", "operator-raised")
@@ -49,18 +47,18 @@ _RAISES = ("opcode-uncaught", "operator-raised")
 
 def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
     """The locals that are read no more but may hold the last reference to an object whose end somebody can see: what earlier
-    parts of the frame handed over, or what the instruction is about to get. Tensors go when they are no longer needed, but for
-    those that weak references are to."""
+    parts of the frame handed over, what the instruction is about to get, or what holds an object of which the trace has made a
+    weak reference. Tensors go when they are no longer needed, but for those that weak references are to."""
     unread = [name for name in machine.locals if name not in live]
     own = [*ending(machine, unread, stack_holds=False), *machine.t.ends.holders(machine, unread)]
     given = {id(value.realize()) for value in machine.stack if not isinstance(value, Lazy)}
+    referred = referred_to_by_trace(machine.t)
+    if machine.parent is None and cause is not None and cause.reason == "value-weak-reference":
+        referred |= given
+    own += machine.t.ends.holders_of(machine, unread, referred)
     if machine.parent is not None:  # others hold most of what it has
         return frozenset([*own, *(name for name in unread if _gets_an_end(machine.locals[name], given))])
-    referred = referred_to_by_trace(machine.t)
-    if cause is not None and cause.reason == "value-weak-reference":
-        referred |= given
-    kept = {name for name in unread if id(machine.locals[name]) in referred or _end_is_seen(machine.locals[name], given)}
-    return frozenset(kept.union(own))
+    return frozenset([*own, *(name for name in unread if _end_is_seen(machine.locals[name], given))])
 
 
 def looked_at_afterwards(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
@@ -104,7 +102,9 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
         # A trace that has used it has made references of torch's own, for its fake tensor.
         is_used = not isinstance(value, Lazy) or value.realized is not None
         return is_referred_to(_object(value), _is_made_for_traces if is_used else _has_fxjit_callback)
-    return kind not in _UNSEEN and not issubclass(kind, _LET_GO) and not is_of_torch(kind)
+    if issubclass(kind, torch.nn.Module):  # the hooks of gradients that a call of it sets have weak references to it
+        return True
+    return kind not in _UNSEEN and not issubclass(kind, ModuleType) and not is_of_torch(kind)
 
 
 def is_of_torch(kind: type) -> bool:

@@ -30,6 +30,8 @@ from fxjit.homes import module_of
 
 Module = torch.nn.Module
 
+#: Classes that tensors belong to by a mark on the instance.
+MARKS: Final[Mapping[type, str]] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 #: The dicts that nn.Module.__getattr__ looks in, in its order.
 STORES: Final = ("_parameters", "_buffers", "_modules")
 #: A call with all of these empty is `forward` and nothing else.
@@ -106,13 +108,13 @@ class ModuleValue(UserObjectValue):
             value = value.realize()
             kind = value.pytype()
             store = self._store_with(t, name)
-            registers = issubclass(kind, (torch.nn.Parameter, Module)) or getattr(
-                getattr(value, "real", None), "_is_buffer", False)
-            if store is None and not registers:
+            is_marked = issubclass(kind, torch.Tensor) and not issubclass(kind, torch.nn.Parameter) and any(
+                protocol.hasattr_(t, value, mark) for mark in MARKS.values())
+            if store is None and not is_marked and not issubclass(kind, (torch.nn.Parameter, Module)):
                 self.generic_setattr(t, name, value)
                 return
             none = value.is_constant() and value.as_constant() is None
-            if store is not None and self._fits(store, kind, none):
+            if store is not None and not is_marked and self._fits(store, kind, none):
                 protocol.setitem(t, self._store_value(t, store), t.make(name), value)
                 return
         super().tp_setattro(t, name, value)
