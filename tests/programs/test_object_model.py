@@ -212,3 +212,33 @@ def test_origins_of_generic_aliases() -> None:
         return x + 1, alias.__origin__ is ClassVar, type(alias) is type(ClassVar[int]), alias is ClassVar
 
     assert_same_as_eager(fn, X, ClassVar[int])
+
+
+def test_classmethods_around_properties() -> None:
+    """They are properties of the class up to Python 3.12."""
+
+    class Base:
+        scale = 2.0
+
+        @classmethod
+        @property
+        def doubled(cls) -> Any:
+            return cls.scale * 2
+
+    class Derived(Base):
+        scale = 3.0
+
+    def fn(x: torch.Tensor) -> Any:
+        return [x * made.doubled for made in (Base, Derived, Base(), Derived())]
+
+    if Derived.doubled == 6.0:  # type: ignore[comparison-overlap]  # up to the Python
+        assert_same_as_eager(fn, X)
+    else:
+        assert_same_as_eager(lambda x: (x + 1, outcome_of(fn, x)), X, fullgraph=False)
+
+
+def outcome_of(fn: Any, x: torch.Tensor) -> Any:
+    try:
+        return fn(x)
+    except TypeError as error:
+        return type(error)

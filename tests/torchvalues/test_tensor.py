@@ -376,3 +376,22 @@ def test_an_operators_error_is_eagers():
 ], ids=["size", "numbers", "list", "tuple", "nothing", "tensor", "named size"])
 def test_new_tells_a_size_from_numbers(assert_same_as_eager, make):
     assert_same_as_eager(make, torch.arange(3.0))
+
+
+def _through_the_second_name(x):
+    x._grad = torch.ones_like(x)
+    first = x.grad * 2
+    x.grad = first
+    second = x._grad + 1
+    x._grad = None
+    return first, second, x.grad, x._grad
+
+
+def _by_either(x):
+    x.grad = torch.ones_like(x)
+    return x._grad * 2, x._grad is x.grad
+
+
+@pytest.mark.parametrize("fn", [_through_the_second_name, _by_either], ids=lambda fn: fn.__name__[1:])
+def test_a_gradient_has_two_names(assert_same_as_eager, fn):
+    assert_same_as_eager(fn, torch.randn(3, requires_grad=True))

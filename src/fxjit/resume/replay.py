@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fxjit.frontend.effects import CallLater, Effect, Restore, StoreAttr
+from fxjit.frontend.values import instance_dicts
 from fxjit.frontend.values.base import Value
 from fxjit.resume.rebuild import Rebuilder
 
@@ -29,7 +30,7 @@ def replay(cg: Rebuilder, effects: Sequence[Effect]) -> None:
 
 
 def _store_attr(cg: Rebuilder, effect: StoreAttr) -> None:
-    store, delete = _accessors(effect.obj)
+    store, delete = _accessors(effect.obj, effect.name)
     if effect.value is None:
         cg.call(_discard, delete, effect.obj, effect.name)
     else:
@@ -43,14 +44,17 @@ def _discard(delete: Callable[[object, str], object], obj: object, name: str) ->
         delete(obj, name)
 
 
-def _accessors(obj: Value) -> tuple[Callable[..., object], Callable[..., object]]:
-    """How an attribute reaches the object itself, without the user's `__setattr__`, which was traced already: by that of the
-    nearest class of C (tensors, functions, threading.local), which `object.__setattr__` would not be let past."""
+def _accessors(obj: Value, name: str) -> tuple[Callable[..., object], Callable[..., object]]:
+    """How an attribute reaches the object itself, without the user's `__setattr__` and descriptors, which were traced already:
+    by that of the nearest class of C (tensors, functions, threading.local), which `object.__setattr__` would not be let past,
+    or in the instance's dict, where the class has a descriptor in front of it."""
     kind = obj.pytype()
     if issubclass(kind, type):
         return type.__setattr__, type.__delattr__
     if issubclass(kind, types.ModuleType):
         return setattr, delattr
+    if instance_dicts.hides_entry(kind, name):
+        return instance_dicts.put_entry, instance_dicts.take_entry
     nearest = _nearest_of_c(kind)
     native: Any = nearest
     own: Any = kind

@@ -10,7 +10,7 @@ import collections
 import functools
 import types
 import weakref
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fxjit import _C
 from fxjit.frontend.tracer import Tracer
@@ -183,6 +183,10 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
 _FXJIT_CALLABLES = (_C.DisabledFunction, _C.CompiledFunction)
 
 
+#: Whether a classmethod around a property is one of the class: up to Python 3.12.
+_CLASSMETHODS_READ_PROPERTIES: Final = cast(Any, classmethod)(property(bool)).__get__(None, int) is True
+
+
 def is_data_descriptor(t: Tracer, raw: object) -> bool:
     """Whether `raw` comes before the instance's own attributes."""
     if issubclass(type(raw), _DATA) and _binds_as_builtin(t, raw):
@@ -213,6 +217,9 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if issubclass(kind, staticmethod) and _binds_as_builtin(t, raw):
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if issubclass(kind, classmethod) and _binds_as_builtin(t, raw):
+        if type(raw.__func__) is property and raw.__func__.fget is not None and _CLASSMETHODS_READ_PROPERTIES:
+            fget = _raw_value(t, raw.__func__.fget, _step(_step(source, "__func__"), "fget"))
+            return t.call(fget, [cls], None)
         if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)) and (
                 type(raw.__func__) is not functools._lru_cache_wrapper):  # which is bound to the class in either case
             t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fxjit._C import instance_dict
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.base import Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Value
 from fxjit.frontend.values.untraceable import StandInValue, UntraceableValue
 from fxjit.guards.kinds import InstanceHasAttr, SameObject
 from fxjit.guards.source import InstanceDictSource, ItemSource, Source, mro_of
@@ -118,6 +119,29 @@ def attribute(t: Tracer, value: Value, real: Any, source: Source, name: str) -> 
     return None
 
 
+#: Data descriptors in front of memory of their own: what is written under their name is no entry of the instance's dict.
+SLOTS: Final = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+def hides_entry(cls: type, name: str) -> bool:
+    """Whether an attribute of this name that was written is an entry of the instance's dict behind a data descriptor of the
+    class (a property that caches there), which `object.__setattr__` would go to."""
+    raw = protocol.type_lookup(cls, name)
+    kind = type(raw)
+    return not isinstance(raw, SLOTS) and any(protocol.type_lookup(kind, method) is not NOT_IMPLEMENTED
+                                              for method in ("__set__", "__delete__"))
+
+
+def put_entry(obj: object, name: str, value: object) -> None:
+    """Run-time helper of new bytecode: an entry of the instance's dict, past the class's descriptor."""
+    instance_dict(obj)[name] = value
+
+
+def take_entry(obj: object, name: str) -> None:
+    """Run-time helper of new bytecode: such an entry removed, if it is there."""
+    instance_dict(obj).pop(name, None)
+
+
 def kept_apart(effects: Any, found: Collection[tuple[Value, object]], scratch: Mapping[object, dict[str, Any]]) -> list[Source]:
     """The dicts of which no two may be one: those with a name that the trace wrote in one and looked at in another."""
     owners: dict[Any, Owner] = scratch.get(OWNERS, {})  # type: ignore[assignment]  # tables of a trace have no types
@@ -158,7 +182,6 @@ def _in_conflict(writers: Mapping[int, Iterable[str]], sources: Mapping[int, Sou
 
 def _can_share(value: Value) -> bool:
     """Whether all its attributes that the trace may write are in its dict, where another object may find them."""
-    own = (types.MemberDescriptorType, types.GetSetDescriptorType)
     return hasattr(value, "instance_dict") and not any(
-        isinstance(each, own) and name not in ("__dict__", "__weakref__", "__class__")
+        isinstance(each, SLOTS) and name not in ("__dict__", "__weakref__", "__class__")
         for cls in mro_of(value.pytype()) for name, each in vars(cls).items())

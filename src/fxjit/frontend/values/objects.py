@@ -608,7 +608,8 @@ class UserObjectValue(ObjectMethods):
             cg.asm.pop()
         for name, attr in cg.effects.stored_attrs(self).items():
             if attr is not None:
-                cg.call(object.__setattr__, self, name, attr)
+                store = instance_dicts.put_entry if instance_dicts.hides_entry(self.cls, name) else object.__setattr__
+                cg.call(store, self, name, attr)
                 cg.asm.pop()
 
 
@@ -686,9 +687,8 @@ class InstanceDictValue(DictValue):
     def _written(self) -> dict[str, Value | None]:
         """Pending writes, those to slots left out."""
         written = self._t.effects.stored_attrs(self.owner)
-        slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
         return {name: value for name, value in written.items()
-                if not isinstance(protocol.type_lookup(self.owner.cls, name), slots)}
+                if not isinstance(protocol.type_lookup(self.owner.cls, name), instance_dicts.SLOTS)}
 
     def _look_at(self, name: str | None) -> None:
         if (namespace := self.owner.namespace()) is not None:
@@ -719,8 +719,7 @@ class InstanceDictValue(DictValue):
 
     def store(self, t: Tracer, key: Value, value: Value) -> None:
         name = self._name(t, key)
-        raw = protocol.type_lookup(self.owner.cls, name)
-        if raw is not NOT_IMPLEMENTED and descriptors.is_data_descriptor(t, raw):  # `setattr` would go to the descriptor
+        if isinstance(protocol.type_lookup(self.owner.cls, name), instance_dicts.SLOTS):  # `setattr` would go there
             t.break_("attribute-unsupported", value=self.owner.describe(), name=f"__dict__[{name!r}]")
         t.effects.store_attr(self.owner, name, value)
 

@@ -278,6 +278,7 @@ class TensorValue(SettableTensor, SuperLookup):
         """The write (None: deletion) as torch's classes make it."""
         if overrides.intercepts_attribute(t, self, name):
             overrides.refuse(t, f"`{name}` of a tensor is written", [self])
+        name = self.one_name(t, name)
         if name == "requires_grad" and value is not None and value.is_constant():
             if self.now_requires_grad() and not self._is_leaf(t):  # which is told so, also where nothing changes
                 self._refuse_requires_grad(t, "it is no leaf of the autograd graph")

@@ -47,6 +47,7 @@ class AttributedTensor(GraphTensor):
 
     def written(self, t: Tracer, name: str) -> Value | _NotImplemented | None:
         """The attribute as the trace has written it; None where it has not."""
+        name = self.one_name(t, name)
         if self.own_dict is None or name == "grad":
             found: Value | _NotImplemented | None = t.effects.load_attr(self, name)
             return found
@@ -54,6 +55,10 @@ class AttributedTensor(GraphTensor):
             return None
         entry = self.own_dict.find(t, t.make(name))
         return None if entry is None else entry[1].realize()
+
+    def one_name(self, t: Tracer, name: str) -> str:
+        """The name under which an attribute is written: a tensor's gradient has two in torch's classes."""
+        return "grad" if name == "_grad" and self.program_descriptor(t, "grad") is None else name
 
     def program_descriptor(self, t: Tracer, name: str) -> tuple[Any, type] | None:
         """The data descriptor of this name that a subclass has: its property, or an object with a `__set__` of its own."""
