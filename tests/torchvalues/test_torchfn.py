@@ -249,6 +249,29 @@ def test_custom_operators(assert_same_as_eager):
     assert_same_as_eager(lambda x: (twice(x), torch.ops.fxjit_test.twice(x)), torch.randn(3))
 
 
+def test_arguments_of_operators_that_are_named_as_those_of_factories(assert_same_as_eager):
+    """`requires_grad`, `out` and `device` are the operator's own."""
+    @torch.library.custom_op("fxjit_test::chosen", mutates_args=())
+    def chosen(x: torch.Tensor, requires_grad: bool = False, out: int = 1, device: str = "none") -> torch.Tensor:
+        return x * (3 if requires_grad else 2) + out + len(device)
+
+    @chosen.register_fake
+    def _(x, requires_grad=False, out=1, device="none"):
+        return torch.empty_like(x)
+
+    @fxjit.allow_in_graph
+    def allowed(x, requires_grad=False, out=1):
+        return x * (3 if requires_grad else 2) + out
+
+    def fn(x):
+        counted = torch.ops.prims.iota.default(
+            x.shape[0], start=0, step=1, dtype=torch.int64, device=x.device, requires_grad=False)
+        return (chosen(x, requires_grad=True, out=4, device="some"), torch.ops.fxjit_test.chosen(x, requires_grad=True),
+                allowed(x, requires_grad=True, out=2), counted)
+
+    assert_same_as_eager(fn, torch.randn(3))
+
+
 @torch.jit.script
 def scripted(x: torch.Tensor, factor: float) -> torch.Tensor:
     if factor > 1:

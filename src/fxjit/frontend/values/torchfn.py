@@ -56,13 +56,14 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         return sampled
     if isinstance(fn, types.BuiltinFunctionType):  # a generator that is None chooses an overload without sizes that vary
         named.pop("generator", None)
-    makes_leaf = is_given(named, "requires_grad") and protocol.truth(t, named.pop("requires_grad"))
+    is_factory = is_given(named, "requires_grad") and _is_torchs_function(fn)
+    makes_leaf = is_factory and protocol.truth(t, named.pop("requires_grad"))
     device = default_device(t)
     if device is not None and not is_given(named, "device"):
         if fn in torch_private.get("torch.utils._device._device_constructors")():
             named["device"] = t.make(device)
     outs = tensors_in([named["out"]]) if is_given(named, "out") else []
-    if outs and _has_form_without_out(fn):
+    if outs and _is_torchs_function(fn):  # which has a form without `out`
         return _call_with_out(t, fn, list(args), named, outs)
     before = [tuple(out.fake.shape) for out in outs]
     result = t.emit(_as_target(fn), args, named)
@@ -73,8 +74,9 @@ def call_in_graph(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
     return result
 
 
-def _has_form_without_out(fn: Callable[..., Any]) -> bool:
-    """Functions of torch's do; operators by name and the program's own may have `out` as an argument like others."""
+def _is_torchs_function(fn: Callable[..., Any]) -> bool:
+    """Whether `out` and `requires_grad` mean what they do in torch's functions; to operators by name and to the program's own
+    they are arguments like others."""
     is_function = isinstance(fn, (types.BuiltinFunctionType, types.FunctionType))
     return is_function and package_of(fn) in ("", "torch")
 
