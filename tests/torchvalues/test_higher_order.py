@@ -171,3 +171,41 @@ def test_a_mask_that_breaks():
             return DOCUMENTS[query] >= key
         return x + create_block_mask(mask, 1, 1, 128, 128, device="cpu").kv_num_blocks.sum(), seen
     torch.testing.assert_close(fxjit.compile(fn, backend="eager")(torch.ones(2)), fn(torch.ones(2)))
+
+
+def _negated(x):
+    return -x
+
+
+def _copied(x):
+    return x.clone()
+
+
+CALLS = {
+    "cond by names": lambda p, x: torch.cond(pred=p, true_fn=_negated, false_fn=_copied, operands=[x]),
+    "cond in part by names": lambda p, x: torch.cond(p, _negated, false_fn=_copied, operands=(x,)),
+    "the operator of cond": lambda p, x: torch.ops.higher_order.cond(p, _negated, _copied, (x,)),
+    "the operator of cond by names": lambda p, x: torch.ops.higher_order.cond(pred=p, true_fn=_negated, false_fn=_copied,
+                                                                             operands=(x,)),
+    "map by names": lambda p, x: torch._higher_order_ops.map(f=_negated, xs=x),
+    "wrap": lambda p, x: torch._higher_order_ops.wrap.wrap(lambda a, b=2: a * b + x, x, b=3),
+}
+MISFITS = {
+    "cond without a branch": lambda p, x: torch.cond(p, _negated),
+    "map without rows": lambda p, x: torch._higher_order_ops.map(_negated, x=x),
+    "map without anything": lambda p, x: torch._higher_order_ops.map(),
+    "scan without rows": lambda p, x: scan(_negated),
+    "while_loop without values": lambda p, x: while_loop(_negated, _negated),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_ways_to_pass_arguments(assert_same_as_eager, call):
+    assert_same_as_eager(CALLS[call], torch.tensor(True), torch.randn(3, 2))
+
+
+@pytest.mark.parametrize("call", MISFITS)
+def test_arguments_that_torch_refuses(call):
+    for fn in (MISFITS[call], fxjit.compile(MISFITS[call], backend="eager")):
+        with pytest.raises(TypeError):
+            fn(torch.tensor(True), torch.randn(3, 2))

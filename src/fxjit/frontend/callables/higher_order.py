@@ -7,7 +7,7 @@ then the operator is called as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ while_loop_op: Any = torch_private.optional("torch._higher_order_ops.while_loop.
 strict_mode: Any = torch_private.optional("torch._higher_order_ops.strict_mode.strict_mode")
 strict_mode_op: Any = torch_private.optional("torch._higher_order_ops.strict_mode.strict_mode_op")
 hints_wrapper: Any = torch_private.optional("torch._higher_order_ops.hints_wrap.hints_wrapper")
+wrap: Any = torch_private.optional("torch._higher_order_ops.wrap.wrap")
 invoke_quant: Any = torch_private.optional("torch._higher_order_ops._invoke_quant.invoke_quant")
 invoke_quant_packed: Any = torch_private.optional("torch._higher_order_ops._invoke_quant.invoke_quant_packed")
 
@@ -165,9 +166,27 @@ def _require_tensors(t: Tracer, name: str, values: Sequence[Value]) -> None:
         t.break_("call-higher-order", function=name, why="an argument is no tensor")
 
 
+def _named(t: Tracer, name: str, names: Sequence[str], args: Sequence[Value], kwargs: Mapping[str, Value],
+           needed: int) -> dict[str, Value]:
+    """The arguments by their names, of which the first `needed` must be there; torch says what is wrong with others."""
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if len(given) < len(args) + len(kwargs) or not given.keys() >= {*names[:needed]}:
+        t.break_("call-higher-order", function=name, why="it is called with other arguments than it takes")
+    return given
+
+
+@handles(torch.ops.higher_order.cond)
+def _cond_operator(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    names = ("pred", "true_fn", "false_fn", "operands")
+    given = _named(t, "cond", names, args, kwargs, needed=4)
+    if given.keys() != {*names} or not isinstance(given["pred"].realize(), TensorValue):
+        t.break_("call-higher-order", function="cond", why="it is called with other arguments than it takes")
+    return _cond(t, args, kwargs)
+
+
 @handles(torch.cond)
 def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = dict(zip(("pred", "true_fn", "false_fn", "operands"), args, strict=False)) | kwargs
+    given = _named(t, "torch.cond", ("pred", "true_fn", "false_fn", "operands"), args, kwargs, needed=3)
     predicate = given["pred"]
     operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
     if not isinstance(predicate, TensorValue):
@@ -180,7 +199,7 @@ def _cond(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles_named("torch._higher_order_ops.switch", "switch")
 def _switch(fn: Any, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of torch 2.14 and later. A number that is no tensor chooses the branch while tracing."""
-    given = dict(zip(("index", "branches", "operands"), args, strict=False)) | kwargs
+    given = _named(t, "switch", ("index", "branches", "operands"), args, kwargs, needed=2)
     index, branches = given["index"].realize(), protocol.unpack(t, given["branches"])
     operands = protocol.unpack(t, given["operands"]) if "operands" in given else []
     last = len(branches) - 1
@@ -209,7 +228,7 @@ def _one_of(t: Tracer, name: str, branches: Sequence[Value], operands: Sequence[
 
 @handles(while_loop)
 def _while_loop(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
+    given = _named(t, "while_loop", ("cond_fn", "body_fn", "carried_inputs"), args, kwargs, needed=3)
     leaves, layout = flatten(t, given["carried_inputs"])
     _require_tensors(t, "while_loop", leaves)
 
@@ -229,7 +248,10 @@ def _while_loop(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @handles(_map)
 def _map_rows(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    fn, xs, *rest = args
+    given = _named(t, "map", ("f", "xs"), args[:2], kwargs, needed=2)
+    if len(given) > 2:
+        t.break_("call-higher-order", function="map", why="it is called with other arguments than it takes")
+    fn, xs, *rest = given["f"], given["xs"], *args[2:]
     leaves, layout = flatten(t, xs)
     _require_tensors(t, "map", leaves)
     body = trace_body(t, "map", lambda: [_row(t, leaf) for leaf in leaves],
@@ -242,7 +264,7 @@ def _map_rows(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(scan)
 def _scan(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    given = dict(zip(("combine_fn", "init", "xs"), args, strict=False)) | kwargs
+    given = _named(t, "scan", ("combine_fn", "init", "xs"), args, kwargs, needed=3)
     init, init_layout = flatten(t, given["init"])
     rows, rows_layout = flatten(t, given["xs"])
     _require_tensors(t, "scan", init)
@@ -345,6 +367,14 @@ def _invoke_quant(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     return _call_inline(t, "invoke_quant", args[0], TupleValue(args[1:]))
 
 
+def _wrap(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`wrap(fn, *args, **kwargs)`: the call of `fn`, which a compiler that knows it keeps as a graph of its own."""
+    if not args:
+        t.break_("call-higher-order", function="wrap", why="it is called with other arguments than it takes")
+    return t.call(args[0], args[1:], kwargs)
+
+
+handles(wrap)(_wrap)
 for _operator, _handler in ((strict_mode, _strict_mode), (strict_mode_op, _strict_mode), (hints_wrapper, _hints_wrapper),
                             (invoke_quant, _invoke_quant), (invoke_quant_packed, _invoke_quant)):
     handles(_operator)(_handler)

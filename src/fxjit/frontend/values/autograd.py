@@ -55,7 +55,7 @@ class RunningContextValue(UserObjectValue):
     """`ctx` of a `forward` or `backward` that autograd itself runs, behind a graph break."""
 
     def generic_getattr(self, t: Tracer, name: str, hook: bool = True) -> Value:
-        if name == "saved_tensors" and self.source is not None and self._reads_saved_again(t, self.source):
+        if name == "saved_tensors" and self.source is not None and self._is_read_unseen(t, self.source):
             return t.wrap(getattr(self.obj, name), AttrSource(self.source, name))
         if name in _SAVED:
             t.break_("value-attribute", name=name, value=self.describe(), type=self.cls.__name__,
@@ -66,7 +66,7 @@ class RunningContextValue(UserObjectValue):
             return t.make(needed)
         return super().generic_getattr(t, name, hook)
 
-    def _reads_saved_again(self, t: Tracer, source: Source) -> bool:
+    def _is_read_unseen(self, t: Tracer, source: Source) -> bool:
         """Whether nobody sees how often guards and new code read what is saved: none of it has a hook."""
         try:
             hooks = [each.unpack_hook for each in getattr(self.obj, "_raw_saved_tensors")]  # noqa: B009 - of a context

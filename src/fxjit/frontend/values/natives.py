@@ -101,6 +101,12 @@ class BuiltinValue(Value):
                                 f"to a '{instance.pytype().__name__}' object")
         return BuiltinMethodValue(instance, self.fn.__name__, owner=self.fn.__objclass__)
 
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        """Methods of C bound to one object are equal, and not one object: `torch.Tensor.shape.__get__`."""
+        if op not in ("==", "!=") or not isinstance(other, BuiltinValue):
+            return NOT_IMPLEMENTED
+        return t.make(bool(self.fn == other.fn) is (op == "=="))
+
     def tp_hash(self, t: Tracer) -> Value:
         return t.make(hash(self.fn))
 
@@ -170,6 +176,9 @@ class BuiltinMethodValue(Value):
 
     def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
         if op not in ("==", "!=") or not isinstance(other, BuiltinMethodValue):
+            if op in ("==", "!=") and isinstance(other, BuiltinValue) and _bound_method(other.fn) and (
+                    getattr(other.fn, "__name__", "") == self.name):  # of an object that is known by itself
+                t.break_("value-slot", slot=op, type="builtin_function_or_method")
             return NOT_IMPLEMENTED
         same = self.name == other.name and protocol.is_(t, self.self_value, other.self_value)
         return t.make(same if op == "==" else not same)
@@ -202,6 +211,10 @@ def bound_to(t: Tracer, value: Value, name: str) -> Value:
     """`value.name`, a method of a builtin type; methods of methods of methods... end somewhere."""
     if _nesting(value) >= _MAX_NESTING:
         t.break_("attribute-unsupported", value="method", name=name)
+    known = getattr(value, "obj", None)
+    if isinstance(known, types.GetSetDescriptorType) and value.source is not None:  # what modes are told of an attribute
+        t.guard(IdIs(value.source, known))
+        return t.make(getattr(known, name))
     return BuiltinMethodValue(value, name)
 
 

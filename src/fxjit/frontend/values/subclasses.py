@@ -85,9 +85,9 @@ def graph_alias(tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, Sou
     return tensor, source
 
 
-def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
-    """`tensor.as_subclass(cls)`: another object over the same memory."""
-    if not isinstance(tensor, TensorValue) or not issubclass(cls, torch.Tensor) or not _can_be_given(cls):
+def as_subclass(t: Tracer, tensor: Value, cls: type, parameters: bool = False) -> Value:
+    """`tensor.as_subclass(cls)`: another object over the same memory. `parameters`: classes of parameters are given, too."""
+    if not isinstance(tensor, TensorValue) or not issubclass(cls, torch.Tensor) or not _can_be_given(cls, parameters):
         t.break_("tensor-subclass", type=cls.__qualname__, why="a graph cannot make one of another tensor")
     alias = cast(TensorValue, t.emit(torch.ops.aten.alias.default, [tensor]))
     if cls is torch.Tensor:
@@ -98,9 +98,10 @@ def as_subclass(t: Tracer, tensor: Value, cls: type) -> Value:
     return made
 
 
-def _can_be_given(cls: type) -> bool:
+def _can_be_given(cls: type, parameters: bool) -> bool:
     """Whether a tensor that gets this class is no more than that."""
-    special = (torch.nn.Parameter, torch.nn.parameter.UninitializedTensorMixin)  # type: ignore[attr-defined]  # not in the stubs
+    special: tuple[type, ...] = (torch.nn.parameter.UninitializedTensorMixin,)  # type: ignore[attr-defined]  # not in the stubs
+    special += () if parameters else (torch.nn.Parameter,)
     return can_be_traced(cls) and not issubclass(cls, special) and protocol.type_lookup(cls, "__del__") is protocol.type_lookup(
         torch.Tensor, "__del__")
 
@@ -127,7 +128,7 @@ def _make_subclass(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
         if requires_grad:
             t.break_("value-set-attribute", name="requires_grad", value=given["data"].describe(), type=cls.__name__,
                      why="a graph cannot make a leaf of the autograd graph")
-        return as_subclass(t, plain, cls)
+        return as_subclass(t, plain, cls, parameters=cls is not torch.nn.Parameter)
     made = ParameterValue(plain, cls)
     t.register_tensor(made)
     made.make_leaf(t, requires_grad)

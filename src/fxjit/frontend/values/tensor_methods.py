@@ -15,7 +15,7 @@ import torch
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import deferred_numbers, given_numbers, protocol
-from fxjit.frontend.values.base import Rebuilder, Value
+from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.descriptors import BUILTIN_CALLABLES
 from fxjit.frontend.values.known_tensors import known_elements
 from fxjit.frontend.values.natives import bind_method
@@ -60,6 +60,12 @@ class TensorMethodValue(Value):
         if name in ("__name__", "__qualname__", "__doc__"):
             return t.make(getattr(getattr(self.tensor.fake, self.name), name))
         return super().tp_getattro(t, name)
+
+    def tp_richcompare(self, t: Tracer, op: str, other: Value) -> Value | _NotImplemented:
+        if op not in ("==", "!=") or not isinstance(other, TensorMethodValue):
+            return NOT_IMPLEMENTED
+        same = (self.name, self.raw) == (other.name, other.raw) and protocol.is_(t, self.tensor, other.tensor)
+        return t.make(same is (op == "=="))
 
     def tp_hash(self, t: Tracer) -> Value:
         t.break_("value-slot", slot="hash", type=self.pytype().__name__)

@@ -72,6 +72,15 @@ def _default(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.call(t.make(torch_private.get("torch._tensor._convert")), [result, given["cls"]])
 
 
+@handles(torch._C._disabled_torch_function_impl)
+def _disabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What `Parameter` has for `__torch_function__`: torch's own result."""
+    given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    passed = protocol.unpack(t, given["args"]) if "args" in given else []
+    with overrides.subclasses_disabled(t):
+        return t.call(given["func"], passed, _keywords(t, given.get("kwargs")))
+
+
 def _keywords(t: Tracer, mapping: Value | None) -> dict[str, Value]:
     if mapping is None or (mapping.is_constant() and mapping.as_constant() is None):
         return {}
