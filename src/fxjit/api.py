@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar, overload
 
 from . import _C, artifact, events, regions, stance
@@ -226,16 +226,30 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 def _disable_shallow(fn: Any, reason: str | None) -> Any:
-    code = code_of(fn) or code_of(call_method(fn))
+    called = _with_own_code(fn)
+    code = code_of(called) or code_of(call_method(called))
     if code is not None:
         marks.set_code_disabled(code, reason)
 
     @functools.wraps(fn)
     def shallow(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        return called(*args, **kwargs)
 
     marks.set_disabled(shallow, fn, False, reason)
+    if called is not fn:
+        marks.set_calls_copy(shallow)
     return shallow
+
+
+def _with_own_code(fn: Any) -> Any:
+    """A function that does what `fn` does and whose code is its own, to be marked; other callables as they are."""
+    if isinstance(fn, MethodType):
+        return MethodType(_with_own_code(fn.__func__), fn.__self__)
+    if not isinstance(fn, FunctionType):
+        return fn
+    copy = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return functools.update_wrapper(copy, fn)
 
 
 def _disable_class(cls: type, recursive: bool, reason: str | None) -> type:
@@ -392,12 +406,12 @@ def mark_unbacked(t: Any, index: int | Sequence[int], **_unused: Any) -> None:
         _attribute_set(t, "_dynamo_unbacked_indices").add(each)
 
 
-def mark_static(t: Any, index: int | Sequence[int] | None = None) -> None:
+def mark_static(t: Any, index: int | Sequence[int] | None = None) -> Any:
     """The size of dimension `index` (of every dimension, when left out) is a constant of the compiled code, however often it
-    changes. `t` may also be a class of modules, whose integer attributes are then constants."""
+    changes. `t` may also be a class of modules, whose integer attributes are then constants: it is given back, as by a decorator."""
     if isinstance(t, type) and index is None:
         _set_on_class("mark_static", t, "_dynamo_marked_static", True)  # a class of modules: its integers are constants
-        return
+        return t
     dimensions = range(t.dim()) if index is None and hasattr(t, "dim") else index
     for each in _dimensions("mark_static", t, dimensions):  # type: ignore[arg-type]  # checked there
         _attribute_set(t, "_dynamo_static_indices").add(each)

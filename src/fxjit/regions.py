@@ -436,7 +436,7 @@ def reset() -> None:
 
 def compiled_function(options: RegionOptions, fn: Callable[..., Any], *, frozen: bool = False) -> Any:
     """A callable that runs `fn` in a region with `options`; frozen: nothing new is compiled."""
-    fn = marks.unwrapped(fn) if marks.is_compiled(fn) else fn
+    fn = marks.unwrapped(fn)  # the last word counts, also over `disable`
     target = visible(fn)
     compiled = _C.CompiledFunction(target, _C.Region(options, None if frozen else on_miss))
     dress(compiled, fn)

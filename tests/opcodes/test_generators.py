@@ -278,3 +278,21 @@ def test_one_is_live_at_a_break_before_it_began():
         return total + sum(buffer.sum() for buffer in buffers)
 
     assert_same_as_eager(program, torch.ones(2, 2), fullgraph=False, graphs=2, breaks=1)
+
+
+def test_one_that_ends_in_an_except_block():
+    """GeneratorExit runs none of the program's code there."""
+    def caught(x):
+        try:
+            yield x + 1
+        except ValueError as error:
+            yield x * len(str(error))
+        except RuntimeError:
+            yield x - 1
+
+    def program(x):
+        made, other = caught(x), caught(x)
+        results = [next(made), next(other), made.throw(ValueError("abc")), other.throw(RuntimeError)]
+        return sum(results)
+
+    assert_same_as_eager(program, torch.ones(2), fullgraph=True, breaks=0)

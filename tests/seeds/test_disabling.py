@@ -186,3 +186,23 @@ def test_without_suppression_the_crash_is_an_error():
     fxjit.reset()
     with pytest.raises(fxjit.errors.BackendCompilerFailed, match="the compiler crashed"):
         fxjit.compile(lambda x: x + 1, backend=crashing_backend)(torch.ones(2))
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize("disable", [fxjit.disable, torch.compiler.disable])
+def test_the_last_word_counts(disable, recursive):
+    """What is disabled and then compiled is compiled, as by torch.compile; and the function itself is none that is disabled."""
+    def add(x):
+        return x + (1 if torch.compiler.is_compiling() or fxjit.is_compiling() else 2)
+
+    def outer(fn, x):
+        return fn(x * 2)
+
+    x = torch.ones(3)
+    disabled = disable(add, recursive=recursive)
+    backend = EagerAndRecordGraphs()
+    assert torch.equal(fxjit.compile(disabled, backend=backend)(x), x + 1)
+    assert code_of(backend.graphs) == [["add"]]
+    compiled = fxjit.compile(outer, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(disabled, x), x * 2 + 2) and torch.equal(compiled(add, x), x * 2 + 1)

@@ -284,3 +284,42 @@ def test_numbers_that_the_graph_computes_are_stacked(name, backend, tensors_are_
 )
 def test_computed_numbers_that_are_cast_otherwise_are_left_to_torch(program):
     assert_same_as_eager(program, torch.arange(4.0) + 0.5, fullgraph=False)
+
+
+OF_ARRAYS = {
+    "a list": lambda x, a: torch.tensor([a, a + 1]),
+    "a tuple of one": lambda x, a: torch.tensor((a,)),
+    "as_tensor": lambda x, a: torch.as_tensor([a, a]),
+    "beside numbers": lambda x, a: torch.tensor([a, [1, 2]]),
+    "of two types": lambda x, a: torch.tensor([a, a.astype(np.float32)]),
+    "of integers": lambda x, a: torch.tensor([[a.astype(int), a.astype(np.int32)]]),
+    "of truths": lambda x, a: torch.tensor([a > 1, a > 2]),
+    "of truths and floats": lambda x, a: torch.tensor([a > 1, a]),
+    "new_tensor": lambda x, a: x.new_tensor([a, a]),
+    "FloatTensor": lambda x, a: torch.FloatTensor([a, a]),
+    "a type given": lambda x, a: torch.tensor([a, a], dtype=torch.float16),
+    "of matrices": lambda x, a: torch.tensor([a[:, None] * a, a[None] + a[:, None]]),
+    "empty ones": lambda x, a: torch.tensor([a[:0], a[:0]]),
+    "of other sizes": lambda x, a: torch.tensor([a, a[:1]]),
+    "cast otherwise": lambda x, a: torch.tensor([a, a], dtype=torch.int64),
+    "full of a number": lambda x, a: torch.full((2,), a[0]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list")
+@pytest.mark.parametrize("name", OF_ARRAYS)
+def test_arrays_in_a_list_are_stacked(name):
+    left_to_torch = name in ("of other sizes", "cast otherwise")
+    assert_same_as_eager(OF_ARRAYS[name], X, np.array([1.5, 2.5]), fullgraph=not left_to_torch)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: torch.tensor(x.numel() > 3), lambda x: torch.tensor([x.size(0) > 3, x.size(0) == 0]),
+    lambda x: torch.as_tensor(x.numel() == 0), lambda x: x.new_tensor([x.size(0) > 3]),
+])
+def test_truths_about_sizes(program):
+    for size in (8, 3, 2):
+        x = torch.ones(size)
+        compiled = fxjit.compile(program, backend="eager", fullgraph=True, dynamic=True)
+        assert_same = compiled(x), program(x)
+        assert torch.equal(*assert_same) and assert_same[0].dtype is assert_same[1].dtype

@@ -50,7 +50,7 @@ def frame_verdict(code: CodeType, globals: Mapping[str, Any], func: Any = None) 
         said = marks.disabled(func)
         if said is not None:
             target_code = getattr(said.target, "__code__", None)
-            if not said.recursive and isinstance(target_code, CodeType):
+            if not said.recursive and isinstance(target_code, CodeType) and not marks.calls_copy(func):
                 marks.set_code_disabled(target_code, said.reason)
             return FrameVerdict(True, said.recursive, "skip-disabled", said.reason or "disable")
     if marks.code_traced(code):

@@ -72,6 +72,7 @@ _DISABLE, _DISABLE_RECURSIVE, _DISABLE_REASON = (
 )
 _ORIGINAL = "_torchdynamo_orig_callable"
 _WRAPPER_ID = "_torchdynamo_wrapper_id"
+_CALLS_COPY = "_fxjit_calls_copy"
 _INLINE = "_torchdynamo_inline"  # what torch's compiler traces in its place
 #: Attributes of functions that mark them: torch's, and that of what `caller_of` makes, which is no mark of the user's.
 _MARKING = {"_dynamo_forbidden": Mark.FORBID_IN_GRAPH, "_dynamo_marked_constant": Mark.ASSUME_CONSTANT,
@@ -183,6 +184,15 @@ def set_disabled(wrapper: Any, target: Any, recursive: bool, reason: str | None)
     setattr(wrapper, _DISABLE_REASON, reason)
     setattr(wrapper, _ORIGINAL, target)
     setattr(wrapper, _WRAPPER_ID, id(wrapper))
+
+
+def set_calls_copy(wrapper: Any) -> None:
+    """What a disabled wrapper calls has its target's code as its own, and that is marked."""
+    setattr(wrapper, _CALLS_COPY, True)
+
+
+def calls_copy(fn: Any) -> bool:
+    return bool(_attributes(fn).get(_CALLS_COPY, False))
 
 
 def disabled(fn: Any) -> Disabled | None:

@@ -184,15 +184,15 @@ def _of_symbols(t: Tracer, data: Value, kwargs: Mapping[str, Value]) -> Value | 
         return None
     numbers, shape = list(_values_in(data)), _shape(data)
     kinds = {number.pytype() for number in numbers}
-    if shape is None or not kinds <= {int, float}:
+    if shape is None or not (kinds <= {int, float} or kinds == {bool}):
         return None
     late = next((number for number in numbers if isinstance(number, LateIndex)), None)
     if late is not None:
         return _of_random_numbers(t, late, numbers, shape, given)
     if not any(isinstance(number, SymValue) for number in numbers) or len(numbers) > _MOST_SYMBOLS:
         return None
-    dtype = given.get("dtype", torch.get_default_dtype() if float in kinds else torch.int64)
-    if not (dtype.is_floating_point or (dtype is torch.int64 and kinds == {int})):
+    dtype = given.get("dtype", torch.get_default_dtype() if float in kinds else torch.bool if bool in kinds else torch.int64)
+    if not (dtype.is_floating_point or (dtype is torch.int64 and kinds == {int}) or kinds == {bool}):
         return None  # what does not fit raises, by its value
     device = given.get("device", default_device(t))
     how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
@@ -223,6 +223,9 @@ def _values_in(data: Value) -> Iterator[Value]:
 def _shape(data: Value) -> tuple[int, ...] | None:
     """The sizes of lists and tuples as an array; None where they are not one, or have nothing in them."""
     data = data.realize()
+    if _is_array(data):
+        sizes: tuple[Any, ...] = tuple(data.tensor.fake.shape)  # type: ignore[attr-defined]  # asked above
+        return sizes if all(isinstance(size, int) for size in sizes) else None
     if not isinstance(data, (ListValue, TupleValue)):
         return ()
     shapes = {_shape(item) for item in data.realized()}
@@ -237,16 +240,18 @@ def _stacked(t: Tracer, data: Value, dtype: torch.dtype, how: dict[str, Value]) 
     if isinstance(data, (ListValue, TupleValue)):
         return t.emit(torch.stack, [ListValue([_stacked(t, item.realize(), dtype, how) for item in data.realized()])])
     if (computed := _computed(data)) is not None:
-        number = t.emit("reshape", [computed, t.make(())]) if computed.fake.dim() else computed
+        number = t.emit("reshape", [computed, t.make(())]) if computed.fake.dim() and not _is_array(data) else computed
         return t.emit("to", [number], {"device": t.make("cpu")} | how)
     if dtype.is_floating_point and data.pytype() is int:
         data = t.emit(torch.sym_float, [data])  # as `torch.tensor` reads it
+    if data.pytype() is bool:
+        return t.emit(torch.full, [t.make(()), data], how)
     return t.emit(torch.scalar_tensor, [data], how)
 
 
 # -- numbers that the graph computes -----------------------------------------------------------------------------------
 #
-# Eager asks tensors of one number, and NumPy's scalars, for it, which the graph has only when it runs: there
+# Eager asks tensors of one number, and NumPy's scalars and arrays, for it, which the graph has only when it runs: there
 # these are cast as elements, and stacked.
 
 #: A longer list would be a graph of its own.
@@ -273,7 +278,7 @@ def _of_computed_numbers(t: Tracer, data: Value, more: Args, kwargs: Kwargs) -> 
         return None
     others = [number for number in numbers if _computed(number) is None]
     dtype = _type_of_all([number.fake for number in computed], others, given.get("dtype"))
-    if dtype is None:
+    if dtype is None or not all(_is_array(number) or _may_be_read(found.fake) for number in numbers if (found := _computed(number))):
         return None
     device = given.get("device", default_device(t))
     how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}
@@ -307,13 +312,18 @@ def _type_of_all(tensors: list[torch.Tensor], others: list[Value], wanted: torch
     types = [*(tensor.dtype for tensor in tensors), *(_TYPES.get(kind, torch.get_default_dtype()) for kind in kinds)]
     dtype = functools.reduce(torch.promote_types, types) if wanted is None else wanted
     fits = dtype.is_floating_point or kinds <= _KEPT_BY.get(dtype, set())
-    return dtype if fits and all(_may_be_read(tensor) and _casts(tensor.dtype, dtype) for tensor in tensors) else None
+    return dtype if fits and all(_casts(tensor.dtype, dtype) for tensor in tensors) else None
+
+
+def _is_array(data: Value) -> bool:
+    """Whether these are numbers in an array of NumPy, which eager reads as a list of them."""
+    return isinstance(data, ComputedNumber) and not data.scalar and not data.tensor.fake.requires_grad
 
 
 def _computed(number: Value) -> TensorValue | None:
-    """The tensor that has a number which the graph computes; None for another number."""
+    """The tensor that has a number which the graph computes, or an array of them; None for another number."""
     if isinstance(number, ComputedNumber):
-        return number.tensor if number.scalar else None
+        return number.tensor if number.scalar or _is_array(number) else None
     if isinstance(number, DeferredNumber):
         found = number.in_graph()
         return found if isinstance(found, TensorValue) else None
@@ -339,6 +349,8 @@ def _filled(t: Tracer, args: Args, kwargs: Kwargs, first: int, dtype: torch.dtyp
     number cannot be cast as elements are. `first`: its place among the arguments."""
     named = {name: value for name, value in kwargs.items() if name != "fill_value"}
     value = args[first] if len(args) > first else kwargs.get("fill_value")
+    if isinstance(value, ComputedNumber) and value.scalar:
+        value = value.tensor
     if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.requires_grad:
         return None  # eager refuses other tensors
     if tensor_methods.known_item(value) is not None:

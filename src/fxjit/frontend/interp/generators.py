@@ -68,6 +68,8 @@ class GeneratorValue(Value):
         instructions, namespace = self.machine.code.instructions, self.machine.globals
         if instructions[index].opname in _AROUND_THE_BODY:
             return True
+        if self._ends_handler(index):
+            return self._leaves_handler(index)
         if instructions[index].opname != "PUSH_EXC_INFO":
             return False
         index += 1
@@ -82,10 +84,17 @@ class GeneratorValue(Value):
         if instructions[index].opname != "RERAISE":
             return False
         outer = self.machine.code.handler_at(index)
-        opnames = [instruction.opname for instruction in instructions[outer.target : outer.target + 3]] if outer else []
-        if outer is None or opnames != ["COPY", "POP_EXCEPT", "RERAISE"]:
-            return False
-        around = self.machine.code.handler_at(outer.target)
+        return outer is not None and self._ends_handler(outer.target) and self._leaves_handler(outer.target)
+
+    def _ends_handler(self, index: int) -> bool:
+        """Whether an exception comes to `index` that was raised in an `except` block: it goes on, once the name of the one that
+        was caught is deleted, if it has one."""
+        opnames = [instruction.opname for instruction in self.machine.code.instructions[index : index + 4]]
+        name_goes = opnames[0] == "LOAD_CONST" and opnames[1] == "STORE_FAST" and opnames[2:] == ["DELETE_FAST", "RERAISE"]
+        return name_goes or opnames[:3] == ["COPY", "POP_EXCEPT", "RERAISE"]
+
+    def _leaves_handler(self, index: int) -> bool:
+        around = self.machine.code.handler_at(index)
         return around is None or self._passes_by(around.target)
 
     def pytype(self) -> type:

@@ -59,7 +59,7 @@ def _way_of_copying_class(t: Tracer, args: list[Value], kwargs: dict[str, Value]
 
 
 def _way(cls: Any) -> str:
-    if cls in _REDUCED:
+    if _reduced_by(cls) is not None:
         return "listed"
     for name in ("__reduce_ex__", "__reduce__"):  # the former asks for the latter
         own = getattr(cls, name, None)
@@ -108,15 +108,23 @@ def _fill(made: Any, state: Any) -> None:
 
 
 def _deque(x: Any) -> Any:
-    return collections.deque, () if x.maxlen is None else ((), x.maxlen), None, x, None
+    return type(x), () if x.maxlen is None else ((), x.maxlen), _state_of(x), x, None
 
 
 def _defaultdict(x: Any) -> Any:
-    return collections.defaultdict, () if x.default_factory is None else (x.default_factory,), None, None, x.items()
+    return type(x), () if x.default_factory is None else (x.default_factory,), None, None, x.items()
+
+
+def _ordered_dict(x: Any) -> Any:
+    return type(x), (), _state_of(x), None, x.items()
+
+
+def _set(x: Any) -> Any:
+    return type(x), ([*x],), _state_of(x), None, None
 
 
 def _namespace(x: Any) -> Any:
-    return types.SimpleNamespace, (), vars(x), None, None
+    return type(x), (), vars(x), None, None
 
 
 def _slice(x: Any) -> Any:
@@ -125,7 +133,16 @@ def _slice(x: Any) -> Any:
 
 #: Classes whose `__reduce__` is written in C, and what it says.
 _REDUCED: dict[type, Any] = {collections.deque: _deque, collections.defaultdict: _defaultdict,
+                             collections.OrderedDict: _ordered_dict, set: _set, frozenset: _set,
                              types.SimpleNamespace: _namespace, slice: _slice}
+
+
+def _reduced_by(cls: type) -> Any:
+    """What stands for the `__reduce__` of a class whose own it is, or that of a class it derives from."""
+    if cls.__reduce_ex__ is not object.__reduce_ex__:
+        return None
+    owner: Any = next(base for base in cls.__mro__ if "__reduce__" in base.__dict__)
+    return _REDUCED.get(owner)
 
 
 def _reduced_listed(x: Any) -> Any:
@@ -135,7 +152,7 @@ def _reduced_listed(x: Any) -> Any:
 
 @handles(_reduced_listed)
 def _reduced_listed_call(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.inline(t.make(_REDUCED[args[0].pytype()]), args, {})
+    return t.inline(t.make(_reduced_by(args[0].pytype())), args, {})
 
 
 def _parts_of(x: Any, way: str) -> Any:
@@ -198,7 +215,7 @@ def copy_(t: Tracer, obj: Value, /) -> Value:
     named = isinstance(getattr(pytype, "__getnewargs__", None), types.FunctionType)  # a named tuple, which is made anew
     if pytype in (tuple, frozenset, range) or (isinstance(obj, TupleValue) and not named):
         return obj
-    if pytype in (list, set, collections.deque) or isinstance(obj, DictValue):
+    if pytype in (list, set, collections.deque) or (isinstance(obj, DictValue) and pytype is not collections.OrderedDict):
         return protocol.call_method(t, obj, "copy")
     own = protocol.lookup_special(t, obj, "__copy__") if hasattr(obj, "bind_special") else None
     if own is not None:
@@ -270,8 +287,8 @@ def _deep_container(x: Any, memo: Any, alive: list[Any]) -> Any:
         for item in x:
             made.append(_deep(item, memo, alive))
         return made
-    if type(x) is dict or type(x) is collections.OrderedDict:
-        made = type(x)()
+    if type(x) is dict:
+        made = {}
         alive.append((x, made))
         for key, value in x.items():
             made[_deep(key, memo, alive)] = _deep(value, memo, alive)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.iteration import IteratorValue
 from fxjit.frontend.values.ranges import as_index
 from fxjit.frontend.values.sequence import SequenceValue, busy_reprs, is_index_like, same_or_equal
@@ -163,7 +164,8 @@ class DequeValue(SequenceValue):
 
     def _added(self, t: Tracer, values: Value) -> Iterator[Value]:
         """What is added one by one; of the deque itself its items before."""
-        return iter(list(self.items)) if values is self else protocol.one_by_one(t, values)
+        one_by_one = protocol.one_by_one(t, values)
+        return iter(list(one_by_one)) if builtin_part(values.realize()) is self else one_by_one
 
     def meth_pop(self, t: Tracer) -> Value:
         return self._pop(t, -1)

@@ -183,8 +183,8 @@ def written(t: Tracer, cls: type, name: str) -> Value | None:
 _FXJIT_CALLABLES = (_C.DisabledFunction, _C.CompiledFunction)
 
 
-#: Whether a classmethod around a property is one of the class: up to Python 3.12.
-_CLASSMETHODS_READ_PROPERTIES: Final = cast(Any, classmethod)(property(bool)).__get__(None, int) is True
+#: Whether a classmethod reads the descriptor that it is around, as a property: up to Python 3.12.
+_CLASSMETHODS_CHAIN: Final = cast(Any, classmethod)(property(bool)).__get__(None, int) is True
 
 
 def is_data_descriptor(t: Tracer, raw: object) -> bool:
@@ -209,7 +209,10 @@ def _step(source: Source | None, attr: str) -> Source | None:
 
 def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Value) -> Value:
     """`raw`, found as `name` in `owner`, read through `obj` (None: through the class `cls` itself)."""
-    source = class_attribute_source(owner, name)
+    return _bound(t, raw, class_attribute_source(owner, name), name, obj, cls)
+
+
+def _bound(t: Tracer, raw: Any, source: Source | None, name: str, obj: Value | None, cls: Value) -> Value:
     kind = type(raw)  # a proxy says another one
     if kind is types.FunctionType:
         fn = _raw_value(t, raw, source)
@@ -217,13 +220,10 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if issubclass(kind, staticmethod) and _binds_as_builtin(t, raw):
         return _raw_value(t, raw.__func__, _step(source, "__func__"))
     if issubclass(kind, classmethod) and _binds_as_builtin(t, raw):
-        if type(raw.__func__) is property and raw.__func__.fget is not None and _CLASSMETHODS_READ_PROPERTIES:
-            fget = _raw_value(t, raw.__func__.fget, _step(_step(source, "__func__"), "fget"))
-            return t.call(fget, [cls], None)
-        if not isinstance(raw.__func__, (types.FunctionType, types.BuiltinFunctionType, *_FXJIT_CALLABLES)) and (
-                type(raw.__func__) is not functools._lru_cache_wrapper):  # which is bound to the class in either case
-            t.break_("attribute-unsupported", value=cls.describe(), name=name)  # whether descriptors chain is up to the Python
-        return MethodValue(_raw_value(t, raw.__func__, _step(source, "__func__")), cls)
+        inner, step = raw.__func__, _step(source, "__func__")
+        if _CLASSMETHODS_CHAIN and look_up(t, type(inner), "__get__")[1] is not None:
+            return _bound(t, inner, step, name, cls, cls)
+        return MethodValue(_raw_value(t, inner, step), cls)
     if issubclass(kind, property) and _binds_as_builtin(t, raw):
         if obj is None:
             return _raw_value(t, raw, source)
@@ -233,6 +233,8 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if issubclass(kind, functools.cached_property):
         if obj is None:
             return _raw_value(t, raw, source)
+        if raw.attrname is None:
+            t.raise_(TypeError, "Cannot use cached_property instance without calling __set_name__ on it.")
         result = t.call(_raw_value(t, raw.func, _step(source, "func")), [obj], None)
         t.effects.store_attr(obj, name, result)
         return result
@@ -241,6 +243,8 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if issubclass(kind, BUILTIN_CALLABLES):
         if obj is None or issubclass(kind, (types.BuiltinFunctionType, types.MethodWrapperType)):
             return t.make(raw)
+        if not issubclass(obj.pytype(), raw.__objclass__):
+            t.raise_(TypeError, _refused_by(raw, obj.pytype()))
         return protocol.make_builtin_method(t, obj, name)
     getter, getter_owner = look_up(t, kind, "__get__")
     if getter is NOT_IMPLEMENTED:
@@ -262,6 +266,15 @@ def bind(t: Tracer, raw: Any, owner: type, name: str, obj: Value | None, cls: Va
     if getter is _CACHE_BINDS or issubclass(kind, _FXJIT_CALLABLES):  # functools.lru_cache on a method, or our own marks
         return MethodValue(_raw_value(t, raw, source), obj)
     t.break_("attribute-unsupported", value=obj.describe(), name=name)
+
+
+def _refused_by(raw: Any, cls: type) -> str:
+    """What a method of C says that is read through an instance of a class that does not derive from its own."""
+    try:
+        raw.__get__(object())
+    except TypeError as error:
+        return f"{str(error).removesuffix(repr('object') + ' object')}'{cls.__name__}' object"
+    raise AssertionError("every object has the methods of object")
 
 
 def assign(t: Tracer, raw: Any, owner: type, name: str, obj: Value, value: Value | None) -> bool:

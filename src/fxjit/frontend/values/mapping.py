@@ -29,6 +29,7 @@ from fxjit.frontend.values.base import (
 from fxjit.frontend.values.constant import ConstantFromOutside, is_plain_constant
 from fxjit.frontend.values.dict_replay import change_items, iterator_behind, put_items, set_items, stale_iterator, view_of
 from fxjit.frontend.values.dict_texts import has_one_order, is_read_by_place, place_of, text_of_dict
+from fxjit.frontend.values.functions import function_namespace
 from fxjit.frontend.values.iteration import CLEAR_COUNTS, IteratorValue
 from fxjit.frontend.values.keys import HashKey, NumberKey, compared_by_c, key_of, key_to_find, key_to_store
 from fxjit.frontend.values.namespaces import known_namespace, namespace_value
@@ -37,7 +38,7 @@ from fxjit.frontend.values.sets import Operand, SetValue, set_operation, set_par
 from fxjit.frontend.values.traits import Places, Undoable
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.frontend.values.wrap import creates, wraps
-from fxjit.guards.kinds import HasKey, IdIs, InstanceHasAttr, KeysAre, LengthIs, TypeIs
+from fxjit.guards.kinds import HasKey, IdIs, KeysAre, LengthIs, TypeIs
 from fxjit.guards.source import (
     AttrSource,
     DictKeySource,
@@ -56,6 +57,9 @@ class DictValue(Undoable, Places):
     """A dict. `items` maps keys to (key value, value), in order."""
 
     shell = True
+    #: The OrderedDict that existed before, and the value of its `__dict__`, once somebody has asked for it.
+    _attributed: collections.OrderedDict[Any, Any] | None = None
+    _namespace: Value | None = None
 
     def __init__(self, t: Tracer, pairs: Iterable[Entry] = (), cls: type = dict, source: Source | None = None,
                  factory: Value | None = None) -> None:
@@ -87,6 +91,8 @@ class DictValue(Undoable, Places):
                     if isinstance(real, base))
         value = cls(t, (), kind, source, factory)
         value._real = real
+        if type(real) is collections.OrderedDict:
+            value._attributed = real
         return value
 
     def pytype(self) -> type:
@@ -288,6 +294,8 @@ class DictValue(Undoable, Places):
     def tp_getattro(self, t: Tracer, name: str) -> Value:
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return t.make(None) if self.factory is None else self.factory.realize()
+        if self.cls is collections.OrderedDict and name == "__dict__":
+            return self.instance_dict(t)
         if self.cls is collections.OrderedDict and protocol.type_lookup(self.cls, name) is NOT_IMPLEMENTED:
             return self._own_attribute(t, name)
         return super().tp_getattro(t, name)
@@ -297,9 +305,21 @@ class DictValue(Undoable, Places):
         written = t.effects.load_attr(self, name)
         if isinstance(written, Value):
             return written
-        if written is None and self.source is not None:  # one that had attributes was not wrapped as this
-            t.guard(InstanceHasAttr(self.source, name, False))
+        if written is None and self.source is not None and self._attributed is not None:
+            found = instance_dicts.attribute(t, self, self._attributed, self.source, name)
+            if found is not None:
+                return found
         return protocol.fold(t, lambda: ask(collections.OrderedDict(), name))
+
+    def namespace(self) -> dict[str, Any] | None:
+        """The instance dict of an OrderedDict that existed before."""
+        return None if self._attributed is None else self._attributed.__dict__
+
+    def instance_dict(self, t: Tracer) -> Value:
+        if self._namespace is None:
+            instance_dicts.meet(t, self, self.namespace(), self.source)
+            self._namespace = function_namespace(t, self, self.source)
+        return self._namespace
 
     def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
         if self.cls is not collections.OrderedDict or protocol.type_lookup(self.cls, name) is not NOT_IMPLEMENTED:
@@ -307,6 +327,7 @@ class DictValue(Undoable, Places):
             return
         if value is None:
             self._own_attribute(t, name, delattr)
+        instance_dicts.meet(t, self, self.namespace(), self.source)
         t.effects.store_attr(self, name, value)
 
     def mp_subscript(self, t: Tracer, key: Value) -> Value:
@@ -747,8 +768,6 @@ def keyword_pairs(t: Tracer, kwargs: Mapping[str, Value]) -> list[Entry]:
 @wraps(dict, collections.OrderedDict)
 def wrap_dict(t: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    if type(obj) is collections.OrderedDict and vars(obj):
-        return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="__dict__")
     if isinstance(obj, collections.OrderedDict) and not has_one_order(obj):
         return UntraceableValue(obj, source, "attribute-unsupported", value="OrderedDict", name="keys")
     if obj is sys.modules:  # which modules there are changes with what torch itself imports: only names are looked up

@@ -19,6 +19,7 @@ from fxjit.frontend.values.arguments import misfit, refuse_arguments
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import has_polyfill, resolve
 from fxjit.frontend.values.concrete import builtin_part, concrete, is_concrete
+from fxjit.frontend.values.container_copies import copier_of
 from fxjit.frontend.values.traits import ObjectMethods
 from fxjit.frontend.values.wrap import creates, wraps
 from fxjit.guards.kinds import IdIs, TypeIs
@@ -157,6 +158,8 @@ class BuiltinMethodValue(Value):
         return f"`{self.self_value.pytype().__name__}.{self.name}`"
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if self.whole is not None and (copier := copier_of(self.whole[0])) is not None:
+            return t.inline(t.make(copier), [self.whole[1], *args], kwargs)
         return call_builtin_method(t, self.self_value, self.name, args, kwargs, self.owner)
 
     def tp_getattro(self, t: Tracer, name: str) -> Value:
@@ -267,6 +270,8 @@ def call_builtin_method(t: Tracer, receiver: Value, name: str, args: Sequence[Va
             # Where it is shown later, `repr` would call the class again; and some types show the name of the class.
             if name in _SHOWING and (issubclass(owner, SHOW_THEIR_CLASS) or not base.is_constant()):
                 t.break_("repr-unsupported", value=receiver.describe())
+            if isinstance(descriptor, types.MethodDescriptorType) and (copier := copier_of(descriptor)) is not None:
+                return t.inline(t.make(copier), [receiver, *args], kwargs)
             return call_builtin_method(t, base, name, args, kwargs, owner)
         if name in ("__init__", "__setattr__", "__delattr__"):
             handler = resolve(descriptor)

@@ -166,8 +166,8 @@ class UserObjectValue(ObjectMethods):
             return found
         if raw is not NOT_IMPLEMENTED and owner is not None:
             of_class = isinstance(raw, types.ClassMethodDescriptorType)
-            own = name in ("copy", "__copy__", "__reduce__", "__reduce_ex__") and issubclass(self.cls, SHOW_THEIR_CLASS)
-            if own and self.base is not None:
+            reduces = name in ("__reduce__", "__reduce_ex__") and isinstance(raw, descriptors.BUILTIN_CALLABLES)
+            if reduces and self.base is not None and issubclass(self.cls, SHOW_THEIR_CLASS):
                 t.break_("attribute-unsupported", value=self.describe(), name=name)
             builtin = isinstance(raw, descriptors.BUILTIN_CALLABLES) and owner is not object and not of_class
             if self.base is not None and builtin:

@@ -19,6 +19,7 @@ from fxjit import process_state
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Lazy, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.concrete import builtin_part
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.ranges import SliceValue, as_index, as_slice
 from fxjit.frontend.values.traits import LateIndex, Places
@@ -224,8 +225,11 @@ class ListValue(SequenceValue, Places):
             t.effects.mutate(self)
             del self.items[where]
             return
-        new = iterated(t, value, "can only assign an iterable" if where.step in (None, 1) else
-                       "must assign iterable to extended slice")
+        if builtin_part(value.realize()) is self:
+            new = list(self.items)
+        else:
+            new = iterated(t, value, "can only assign an iterable" if where.step in (None, 1) else
+                           "must assign iterable to extended slice")
         t.effects.mutate(self)
         try:
             self.items[where] = new
@@ -249,7 +253,10 @@ class ListValue(SequenceValue, Places):
         return t.make(None)
 
     def meth_extend(self, t: Tracer, values: Value) -> Value:
-        new = list(values.items) if isinstance(values, SequenceValue) else None
+        if isinstance(values, SequenceValue):
+            new: list[Value] | None = list(values.items)
+        else:  # of an instance of a subclass that is this list itself, the items before
+            new = iterated(t, values, "") if builtin_part(values.realize()) is self else None
         t.effects.mutate(self)
         if new is not None:
             self.items.extend(new)

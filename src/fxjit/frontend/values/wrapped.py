@@ -125,6 +125,9 @@ class StaticMethodValue(Value):
             return self.func.realize()
         if name == "__get__":
             return protocol.make_builtin_method(t, self, name)
+        if name == "__isabstractmethod__":
+            found = protocol.getattr_or_none(t, self.func.realize(), name)
+            return t.make(found is not None and protocol.truth(t, found))
         return super().tp_getattro(t, name)
 
     def meth___get__(self, t: Tracer, instance: Value, owner: Value | None = None) -> Value:
