@@ -408,7 +408,7 @@ def mark_unbacked(t: Any, index: int | Sequence[int], **_unused: Any) -> None:
 
 def mark_static(t: Any, index: int | Sequence[int] | None = None) -> Any:
     """The size of dimension `index` (of every dimension, when left out) is a constant of the compiled code, however often it
-    changes. `t` may also be a class of modules, whose integer attributes are then constants: it is given back, as by a decorator."""
+    changes. `t` may also be a class of modules, whose integer attributes are then constants, and which is given back."""
     if isinstance(t, type) and index is None:
         _set_on_class("mark_static", t, "_dynamo_marked_static", True)  # a class of modules: its integers are constants
         return t

@@ -1,4 +1,4 @@
-"""Attributes of OrderedDicts, copies of instances of subclasses of containers, and containers that are filled with themselves."""
+"""Attributes of OrderedDicts, copies of instances of subclasses of containers, and containers filled with themselves."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_copies(way, given):
     def copied(y, given):
         made = way(given)
         attributes = getattr(made, "__dict__", {})
-        return (y + 1, type(made), contents(made), sorted(attributes), getattr(made, "extra", None) is getattr(given, "extra", 0),
-                made is given)
+        shared = getattr(made, "extra", None) is getattr(given, "extra", 0)
+        return y + 1, type(made), contents(made), sorted(attributes), shared, made is given
 
     assert_same_as_eager(copied, x, given, fullgraph=True, breaks=0)
 

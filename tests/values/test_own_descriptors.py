@@ -154,7 +154,7 @@ def raised(read):
     lambda obj: raised(lambda: obj.shout), lambda obj: raised(lambda: obj.push(1)),
 ])
 def test_of_c_and_behind_classmethod(read):
-    """Whether a classmethod reads the descriptor inside it is up to the Python; methods of C refuse instances of other classes."""
+    """Whether a classmethod reads the descriptor inside is up to the Python; methods of C refuse instances of other classes."""
     assert_same_as_eager(lambda y, obj: (y + 1, read(obj) is not None, str(read(obj)) if type(read(obj)) is slice else 0,
                                          read(obj)[1] if type(read(obj)) is tuple else 0),
                          x, Derived(), fullgraph=True, breaks=0)

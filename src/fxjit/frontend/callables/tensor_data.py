@@ -278,7 +278,8 @@ def _of_computed_numbers(t: Tracer, data: Value, more: Args, kwargs: Kwargs) -> 
         return None
     others = [number for number in numbers if _computed(number) is None]
     dtype = _type_of_all([number.fake for number in computed], others, given.get("dtype"))
-    if dtype is None or not all(_is_array(number) or _may_be_read(found.fake) for number in numbers if (found := _computed(number))):
+    read = [found for number in numbers if not _is_array(number) and (found := _computed(number)) is not None]
+    if dtype is None or not all(_may_be_read(number.fake) for number in read):
         return None
     device = given.get("device", default_device(t))
     how = {"dtype": t.make(dtype), **({} if device is None else {"device": t.make(device)})}

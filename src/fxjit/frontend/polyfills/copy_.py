@@ -139,7 +139,8 @@ _REDUCED: dict[type, Any] = {collections.deque: _deque, collections.defaultdict:
 
 def _reduced_by(cls: type) -> Any:
     """What stands for the `__reduce__` of a class whose own it is, or that of a class it derives from."""
-    if cls.__reduce_ex__ is not object.__reduce_ex__:
+    own: Any = cls
+    if own.__reduce_ex__ is not object.__reduce_ex__:
         return None
     owner: Any = next(base for base in cls.__mro__ if "__reduce__" in base.__dict__)
     return _REDUCED.get(owner)
