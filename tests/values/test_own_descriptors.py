@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
-from tests.differential import assert_same_as_eager
 
 x = torch.ones(2)
 
