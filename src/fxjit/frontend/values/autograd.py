@@ -183,11 +183,12 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
         t.call(protocol.getattr_(t, owner, "setup_context"), [ctx, TupleValue(given), result], None)
     set_grad_mode(t, before)
     ctx.end_forward(t)
-    given = [arg for arg in given if arg not in ctx.dirty]
-    if any(result is arg for arg in given) and isinstance(result, TensorValue):
+    passed_on = [arg for arg in given if isinstance(arg, TensorValue) and arg not in ctx.dirty]
+    if result in passed_on:
         result = t.emit("view_as", [result, result])
-    elif issubclass(result.pytype(), tuple) and any(item is arg for item in protocol.unpack(t, result) for arg in given):
-        t.break_("call-autograd-engine", function=f"{cls.__qualname__}.apply")
+    elif issubclass(result.pytype(), tuple) and any(item in passed_on for item in protocol.unpack(t, result)):
+        result = TupleValue([t.emit("view_as", [item, item]) if item in passed_on else item
+                             for item in protocol.unpack(t, result)])
     return result, ctx
 
 

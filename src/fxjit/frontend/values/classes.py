@@ -174,7 +174,7 @@ class ClassValue(GuardedOperators):
         init, owner = descriptors.look_up(t, cls, "__init__")
         if own_call or owner is None or not isinstance(init, types.FunctionType) or not self._has_objects_new(t):
             return None
-        if calls.resolve(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
+        if calls.resolve(cls) is not None or CALLS.find(cls) is not None or descriptors.written(t, cls, "__init__") is not None:
             return None
         obj = objects.new_instance(t, cls)
         return Callee(descriptors.bind(t, init, owner, "__init__", obj, self), args, constructor_result=obj)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,8 @@ from fxjit.frontend.bytecode.instruction import CallSpec
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import overrides, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value
-from fxjit.frontend.values.calls import handles
+from fxjit.frontend.values.calls import handles, resolve
+from fxjit.frontend.values.classes import CALLS
 from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.contexts import (
     ContextMethodValue,
@@ -38,6 +40,7 @@ from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.untraceable import UntraceableValue
 from fxjit.guards.kinds import IdIs
 from fxjit.guards.source import ConstSource
+from fxjit.homes import module_of
 from fxjit.schemas import is_in_place_name, overloads_of, target_uses_rng
 
 
@@ -248,6 +251,23 @@ for _make, _kind, _why in (
     state_block(_make, _kind, _why)
 for _cls in (torch.autograd.graph.saved_tensors_hooks, warnings.catch_warnings, contextlib._GeneratorContextManager):
     methods_of_class(_cls)
+
+
+def _manager_of_generator(t: Tracer, cls: type, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value | None:
+    """`_GeneratorContextManager(fn, args, kwds)`, by which a manager that decorates a function makes one for each call: where
+    `fn` is what a decorated function of torch wraps, the call of that one."""
+    fn = args[0].realize() if cls is contextlib._GeneratorContextManager and len(args) == 3 and not kwargs else None
+    if not isinstance(fn, FunctionValue):
+        return None
+    decorated = getattr(sys.modules.get(module_of(fn.fn)), fn.fn.__name__, None)
+    if getattr(decorated, "__wrapped__", None) is not fn.fn or resolve(decorated) is None:
+        return None
+    keys = protocol.unpack(t, args[2])
+    return t.call(t.make(decorated), protocol.unpack(t, args[1]),
+                  {key.as_constant(): protocol.getitem(t, args[2], key) for key in keys})
+
+
+CALLS.register(contextlib._GeneratorContextManager, _manager_of_generator)
 
 
 # -- filters of warnings -------------------------------------------------------------------------------------------
