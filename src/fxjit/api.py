@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, overload
@@ -373,20 +374,21 @@ def mark_dynamic(
     """
     _check_range("mark_dynamic", min, max)
     for each in _dimensions("mark_dynamic", t, index):
-        _attribute_set(t, "_dynamo_dynamic_indices").add(each)
-        if min is not None or max is not None:
-            _attribute_set(t, "_dynamo_dynamic_range").add(DimRange(each, min, max))
+        for part in _parts(t):
+            _attribute_set(part, "_dynamo_dynamic_indices").add(each)
+            if min is not None or max is not None:
+                _attribute_set(part, "_dynamo_dynamic_range").add(DimRange(each, min, max))
 
 
 def maybe_mark_dynamic(t: Any, index: int | Sequence[int], *, min: int | None = None, max: int | None = None) -> None:
     """As `mark_dynamic`, but a program that needs the size to be a constant gets the constant, without an error. A later call
     replaces the range; a dimension that `mark_dynamic` marked stays as it is."""
     _check_range("maybe_mark_dynamic", min, max)
-    for each in _dimensions("maybe_mark_dynamic", t, index):
-        _attribute_set(t, "_dynamo_weak_dynamic_indices").add(each)
-        if each in getattr(t, "_dynamo_dynamic_indices", ()):
+    for part, each in itertools.product(_parts(t), _dimensions("maybe_mark_dynamic", t, index)):
+        _attribute_set(part, "_dynamo_weak_dynamic_indices").add(each)
+        if each in getattr(part, "_dynamo_dynamic_indices", ()):
             continue
-        ranges = _attribute_set(t, "_dynamo_dynamic_range")
+        ranges = _attribute_set(part, "_dynamo_dynamic_range")
         ranges -= {limits for limits in ranges if limits.dim == each}
         if min is not None or max is not None:
             ranges.add(DimRange(each, min, max))
@@ -402,8 +404,8 @@ def _check_range(function: str, low: Any, high: Any) -> None:
 
 def mark_unbacked(t: Any, index: int | Sequence[int], **_unused: Any) -> None:
     """As `mark_dynamic`, and tracing may not look at the size: a branch on it breaks the graph."""
-    for each in _dimensions("mark_unbacked", t, index):
-        _attribute_set(t, "_dynamo_unbacked_indices").add(each)
+    for part, each in itertools.product(_parts(t), _dimensions("mark_unbacked", t, index)):
+        _attribute_set(part, "_dynamo_unbacked_indices").add(each)
 
 
 def mark_static(t: Any, index: int | Sequence[int] | None = None) -> Any:
@@ -413,10 +415,11 @@ def mark_static(t: Any, index: int | Sequence[int] | None = None) -> Any:
         _set_on_class("mark_static", t, "_dynamo_marked_static", True)  # a class of modules: its integers are constants
         return t
     dimensions = range(t.dim()) if index is None and hasattr(t, "dim") else index
-    for each in _dimensions("mark_static", t, dimensions):  # type: ignore[arg-type]  # checked there
-        _attribute_set(t, "_dynamo_static_indices").add(each)
+    wanted = _dimensions("mark_static", t, dimensions)  # type: ignore[arg-type]  # checked there
+    for part, each in itertools.product(_parts(t), wanted):
+        _attribute_set(part, "_dynamo_static_indices").add(each)
         for other in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices"):
-            getattr(t, other, set()).discard(each)
+            getattr(part, other, set()).discard(each)
 
 
 def _dimensions(name: str, t: Any, index: Any) -> list[int]:
@@ -429,6 +432,15 @@ def _dimensions(name: str, t: Any, index: Any) -> list[int]:
         if not isinstance(each, int) or not -t.dim() <= each < t.dim():
             raise InvalidArgument(f"{name}: there is no dimension {displayed(each)}; the tensor has {t.dim()}.")
     return [each % t.dim() for each in wanted]
+
+
+def _parts(t: Any) -> Iterator[Any]:
+    """The tensor, and of a wrapper subclass the tensors of as many dimensions inside it, whose sizes its own are made of."""
+    yield t
+    for name in t.__tensor_flatten__()[0] if hasattr(type(t), "__tensor_flatten__") else ():
+        inner = getattr(t, name)
+        if is_tensor(inner) and inner.dim() == t.dim():
+            yield from _parts(inner)
 
 
 def _attribute_set(t: Any, name: str) -> set[Any]:

@@ -29,7 +29,7 @@ from fxjit.frontend.replaced_operators import replaced, torchs_own
 from fxjit.frontend.views_of_parts import faked
 from fxjit.guards.kinds import ConstIs, TensorIs
 from fxjit.guards.modules import is_of_object
-from fxjit.guards.shapes import torch_source
+from fxjit.guards.shapes import our_source, torch_source
 from fxjit.guards.source import AttrSource, ItemSource
 from fxjit.guards.tensor_spec import marks
 from fxjit.tensor_wrappers import flattened, inner_tensors, is_ragged, is_wrapper
@@ -79,6 +79,8 @@ class FrameHistory:
     flags: dict[str, tuple[object, int]] = field(default_factory=dict)
     #: Floats that vary, and are constants all the same.
     fixed_floats: set[str] = field(default_factory=set)
+    #: Views of wrappers whose place in their base would be numbers that nobody outside of the trace has.
+    fixed_views: set[str] = field(default_factory=set)
     #: Off once a backend decided on a random number computed before the graph runs, or failed on one.
     random_inputs: bool = True
     #: Off once a leaf of autograd's graph that a trace made was seen outside of the graph.
@@ -238,7 +240,7 @@ class ShapePolicy:
             return self._fake(tensor, source)
 
     def _fake(self, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
-        if self.shape_env is None:
+        if self.shape_env is None or source.name in self.history.fixed_views:
             return faked(tensor, lambda given: self.fake_mode.from_tensor(given, static_shapes=True)), frozenset()
         marked = marks(tensor, "_dynamo_dynamic_indices")
         context = self._context(tensor, source)
@@ -262,6 +264,18 @@ class ShapePolicy:
             self.symbols = True
             _log.info("%s: dimensions %s are symbols", source.name, sorted(symbolic))
         return fake, symbolic
+
+    def has_unknown_numbers(self, fake: torch.Tensor) -> bool:
+        """Whether sizes of a view's fake tensor, or what was assumed of them, are about numbers that nothing outside gives."""
+        env = self.shape_env
+        if env is None:
+            return False
+        everything = (number for each in flattened(fake) for number in (*each.shape, *each.stride(), each.storage_offset()))
+        numbers = [number.node.expr for number in everything if isinstance(number, torch.SymInt)]
+        open_ = [guard.expr for guard in env.guards if env._maybe_evaluate_static(
+            guard.expr, axioms=(), size_oblivious=getattr(guard, "size_oblivious", False)) is None]
+        symbols = {symbol for expr in (*numbers, *open_) for symbol in env.simplify(expr).free_symbols}
+        return not all(any(map(our_source, env.var_to_sources.get(symbol, ()))) for symbol in symbols)
 
     def fake_of_shape(self, tensor: torch.Tensor, source: Source, shape: Sequence[Any]) -> torch.Tensor:
         """The fake tensor of an input that is made before the graph runs; `shape` has its sizes, those that follow from numbers

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 from torch.utils import _pytree as pytree
 
+from fxjit.errors import RestartTrace, leave_trace
 from fxjit.guards.kinds import IdIs, TensorIs
 from fxjit.guards.source import AttrSource
 from fxjit.guards.tensor_spec import TensorSpec
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 
 def fake_wrapper(t: Tracer, policy: ShapePolicy, tensor: torch.Tensor, source: Source) -> tuple[torch.Tensor, frozenset[int]]:
     """The fake tensor of a wrapper, and the dimensions that are symbols in it. The graph breaks where the class cannot put one
-    together of fake tensors."""
+    together of fake tensors. Of a view torch makes the base anew, and has numbers of its own for what part of it the view is:
+    where they stay unknown, the trace begins again, with sizes that are constants."""
     try:
-        return policy.fake(tensor, source)
+        fake, symbolic = policy.fake(tensor, source)
     except Exception as error:  # the class's own code
         why = f"its `__tensor_unflatten__` over fake tensors raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         t.break_("tensor-subclass", type=type(tensor).__qualname__, why=why)
+    if tensor._is_view() and not tensor.is_nested and policy.has_unknown_numbers(fake):
+        policy.history.fixed_views.add(source.name)
+        leave_trace(RestartTrace("a view of a wrapper lies in a part of its base that only the trace has numbers for"))
+    return fake, symbolic
 
 
 def guard_wrapper(t: Tracer, wrapper: torch.Tensor, fake: torch.Tensor, source: Source,
