@@ -35,7 +35,7 @@ def test_views_of_other_sizes(view, dynamic):
 def test_marks_are_for_what_is_inside_too(mark, graphs):
     fxjit.reset()
     fxjit.counters.clear()
-    compiled = fxjit.compile(torch.sin, backend="eager", fullgraph=True, dynamic=None if mark is fxjit.mark_static else False)
+    compiled = fxjit.compile(torch.sin, backend="eager", fullgraph=True, dynamic=False if mark in (None, fxjit.mark_dynamic) else None)
     for more in range(3):
         given = TwoTensor(torch.randn(4 + more, 5 + more), torch.randn(4 + more, 5 + more))
         if mark is not None:
