@@ -35,7 +35,8 @@ def test_views_of_other_sizes(view, dynamic):
 def test_marks_are_for_what_is_inside_too(mark, graphs):
     fxjit.reset()
     fxjit.counters.clear()
-    compiled = fxjit.compile(torch.sin, backend="eager", fullgraph=True, dynamic=False if mark in (None, fxjit.mark_dynamic) else None)
+    dynamic = False if mark in (None, fxjit.mark_dynamic) else None
+    compiled = fxjit.compile(torch.sin, backend="eager", fullgraph=True, dynamic=dynamic)
     for more in range(3):
         given = TwoTensor(torch.randn(4 + more, 5 + more), torch.randn(4 + more, 5 + more))
         if mark is not None:
