@@ -49,13 +49,26 @@ def of_the_programs(x):
     return x * 2
 
 
+def made_inside(x):
+    @contextlib.contextmanager
+    def scaling(factor):
+        yield factor * 2
+
+    @scaling(3)
+    def decorated(y):
+        return y + 1
+
+    with scaling(2) as factor:
+        return decorated(x) * factor
+
+
 class Attention(torch.nn.Module):
     @sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION], set_priority=True)
     def forward(self, x):
         return scaled_dot_product_attention(x, x, x)
 
 
-@pytest.mark.parametrize("fn", [by_name, one_kernel, own_numbers, without_hooks, of_the_programs, Attention(),
+@pytest.mark.parametrize("fn", [by_name, one_kernel, own_numbers, without_hooks, of_the_programs, made_inside, Attention(),
                                 lambda x: by_name(x) + one_kernel(x), lambda x: own_numbers(x) + without_hooks(x)])
 def test_in_the_graph(fn):
     assert_same_as_eager(fn, torch.randn(2, 4, 8, 16, requires_grad=True), breaks=0)

@@ -257,7 +257,7 @@ def _manager_of_generator(t: Tracer, cls: type, args: Sequence[Value], kwargs: M
     """`_GeneratorContextManager(fn, args, kwds)`, by which a manager that decorates a function makes one for each call: where
     `fn` is what a decorated function of torch wraps, the call of that one."""
     fn = args[0].realize() if cls is contextlib._GeneratorContextManager and len(args) == 3 and not kwargs else None
-    if not isinstance(fn, FunctionValue):
+    if not isinstance(fn, FunctionValue) or not isinstance(fn.fn, types.FunctionType):  # one that the trace makes has none
         return None
     decorated = getattr(sys.modules.get(module_of(fn.fn)), fn.fn.__name__, None)
     if getattr(decorated, "__wrapped__", None) is not fn.fn or resolve(decorated) is None:
