@@ -59,16 +59,26 @@ def _with_eagers_strides(kernel: Callable[..., Any]) -> Callable[..., Any]:
         result = kernel(mode, operator, tensor, *args, **kwargs)
         if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
             return result
-        if result.numel() == 0 or not tensor.dim():
+        single = [at for at, size in enumerate(result.shape) if type(size) is int and size == 1]
+        if not tensor.dim() or not single or _is_known(lambda: result.numel() == 0):
             return result
         strides = list(result.stride())
-        for at in reversed(range(len(strides))):
-            if type(result.shape[at]) is int and result.shape[at] == 1:
-                last = at == len(strides) - 1
-                strides[at] = tensor.stride(-1) if last else strides[at + 1] * result.shape[at + 1]
-        return result if strides == list(result.stride()) else result.as_strided(result.shape, strides)
+        for at in reversed(single):
+            last = at == len(strides) - 1
+            strides[at] = tensor.stride(-1) if last else strides[at + 1] * result.shape[at + 1]
+        if all(_is_known(lambda at=at: strides[at] == result.stride(at)) for at in single):
+            return result
+        return result.as_strided(result.shape, strides)
 
     return run
+
+
+def _is_known(condition: Callable[[], Any]) -> bool:
+    """Whether a condition on sizes holds, as far as anybody knows before the graph runs: sizes may depend on data."""
+    try:
+        return bool(condition())
+    except DECIDES_ON_DATA:
+        return False
 
 
 def _checking_dimension(kernel: Callable[..., Any]) -> Callable[..., Any]:

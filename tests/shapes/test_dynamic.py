@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.differential import assert_same_call
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -257,6 +258,29 @@ def test_results_whose_size_depends_on_data(backend: str, fn: Callable[[torch.Te
     with config.patch(capture_dynamic_output_shape_ops=True):
         assert_same_calls(fxjit.compile(fn, backend=backend, fullgraph=True), fn, [(torch.randn(9),) for _ in range(4)])
     assert compiles() == 1
+
+
+SIZED_BY_DATA: dict[str, Callable[[torch.Tensor], object]] = {
+    "rows": lambda s: s.reshape(-1).view(-1, 2),
+    "dimensions of size 1": lambda s: (s.unsqueeze(1) * s.unsqueeze(0), s.view(-1, 1, 4) + 1, s.view(1, -1, 4).expand(3, -1, 4)),
+    "einsum": lambda s: (torch.einsum("ij,kj->ik", s, s), torch.einsum("ij,j->i", s, torch.ones(4))),
+    "attention": lambda s: F.scaled_dot_product_attention(s[None, None], s[None, None], s[None, None]),
+    "layers": lambda s: F.layer_norm(F.linear(s, torch.ones(3, 4)), (3,)),
+    "convolution": lambda s: F.conv1d(s.t().unsqueeze(0), torch.ones(2, 4, 3), padding=1),
+    "joined": lambda s: (torch.cat([s, torch.ones(2, 4)]), torch.stack([s, s], 1), s.repeat(2, 1), s.split(2, 1)),
+    "sizes": lambda s: (torch.arange(s.shape[0]), s.sum() / s.numel(), torch.zeros(s.shape[0], 3)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("fn", SIZED_BY_DATA.values(), ids=SIZED_BY_DATA.keys())
+def test_operators_on_what_data_sized(backend: str, fn: Callable[[torch.Tensor], object]) -> None:
+    def program(x: torch.Tensor) -> object:
+        return fn(x[x[:, 0] > 0])
+
+    with config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = fxjit.compile(program, backend=backend, fullgraph=True)
+        assert_same_calls(compiled, program, [(torch.randn(9, 4),) for _ in range(3)])
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -140,7 +140,7 @@ def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict[An
 @polyfill(torch_private.optional("torch.optim.optimizer._get_value"))
 def number_of_step(x: Any) -> Any:
     """The number in a tensor of an optimizer's state, with which eager goes on calculating as Python's floats."""
-    return x.double() if isinstance(x, torch.Tensor) and x.dtype is torch.float32 else x
+    return x.double() if isinstance(x, torch.Tensor) and x.dtype is torch.float32 and x.dim() == 0 else x
 
 
 def _pools_by_a_kernel_of_its_own(fn: Callable[..., Any]) -> None:
