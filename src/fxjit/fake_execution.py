@@ -66,7 +66,7 @@ def _with_eagers_strides(kernel: Callable[..., Any]) -> Callable[..., Any]:
         for at in reversed(single):
             last = at == len(strides) - 1
             strides[at] = tensor.stride(-1) if last else strides[at + 1] * result.shape[at + 1]
-        if all(_is_known(lambda at=at: strides[at] == result.stride(at)) for at in single):
+        if _is_known(lambda: strides == list(result.stride())):
             return result
         return result.as_strided(result.shape, strides)
 
