@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import keyword
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -527,6 +528,20 @@ def overloads_of(target: Any) -> tuple[OpOverload, ...]:
     if isinstance(target, types.BuiltinFunctionType):
         return _aten(target.__name__) if package_of(target) == "torch" else ()
     return _aten(target) if isinstance(target, str) else ()
+
+
+def by_place(target: Any, args: tuple[Any, ...],
+             kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The same call of an operator without arguments by names that are words of Python (`from`), in which FX writes calls."""
+    for overload in overloads_of(target):
+        placed, rest = list(args), dict(kwargs)
+        for each in overload._schema.arguments[len(args):]:
+            if each.kwarg_only or each.name not in rest:
+                break
+            placed.append(rest.pop(each.name))
+        if not any(map(keyword.iskeyword, rest)):
+            return tuple(placed), rest
+    return None
 
 
 _has_schemas: Final[Any] = torch_private.get_or("torch._C._jit_get_schemas_for_operator", lambda name: True)

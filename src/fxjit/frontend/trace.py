@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import keyword
 import operator
 import traceback
 import types
@@ -70,7 +71,7 @@ from fxjit.guards.shapes import Numbers, shape_guards
 from fxjit.guards.source import ApplySource, CallSource, ClassItemSource, ConstSource, LocalSource, Source, qualname_of
 from fxjit.guards.tensor_spec import TensorSpec
 from fxjit.homes import target_name
-from fxjit.schemas import OBSERVED, Observer, acts_outside, is_known, uses_rng
+from fxjit.schemas import OBSERVED, Observer, acts_outside, by_place, is_known, uses_rng
 from fxjit.tensor_wrappers import forget_fake_masks, is_sparse, is_wrapper
 
 #: State managers that a node makes for a later node to close.
@@ -355,7 +356,10 @@ class Trace:
         if nobody_dispatches and overrides.FAMILY in self._scratch:
             self.break_points.dispatches = True
             leave_trace(RestartTrace("a container holds an argument whose `__torch_function__` is given calls"))
-        if holds_bound(node_args) or holds_bound(node_kwargs):
+        named = any(map(keyword.iskeyword, node_kwargs))
+        if named and (placed := by_place(target, node_args, node_kwargs)) is not None:
+            (node_args, node_kwargs), named = placed, False
+        if named or holds_bound(node_args) or holds_bound(node_kwargs):
             target, node_args, node_kwargs = *bound_call(target, node_args, node_kwargs), {}
         self._check_random()
         dispatches = self._has_wrappers and takes_wrapper(node_args, node_kwargs)

@@ -1,6 +1,6 @@
 """Weak references. Calling one that existed before the frame gives its object, found again by calling it; one that is made
-while tracing gives what it was made for, as long as something of the program holds that. What a weak proxy stands for is left
-to the running program."""
+while tracing gives what it was made for, as long as something of the program holds that. A weak proxy that existed before is
+read, written to, called and asked for items in its object's place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxjit.frontend.values.traits import Indistinct, Reference
 from fxjit.frontend.values.untraceable import StandInValue
 from fxjit.frontend.values.wrap import wraps
 from fxjit.guards.kinds import TypeIs
-from fxjit.guards.source import AttrSource, CallSource, DictKeySource, Source
+from fxjit.guards.source import ApplySource, AttrSource, CallSource, DictKeySource, Source
 from fxjit.homes import module_of
 
 
@@ -217,10 +217,57 @@ def _make_another(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     t.break_("value-weak-reference", why="it is no plain reference")
 
 
+def stands_for(proxy: Any) -> Any:
+    """What a weak proxy stands for: bound methods that are read through it are the object's. Also a helper of guards and new
+    code. Raises ReferenceError where that is gone, LookupError where the object does not tell."""
+    found = getattr(proxy.__reduce_ex__, "__self__", None)
+    if found is None or not any(each is proxy for each in weakref.getweakrefs(found)):
+        raise LookupError("an object that reads its attributes otherwise")
+    return found
+
+
+class ProxyValue(StandInValue):
+    """A weak proxy that existed before. What is not its object's here (operators, comparisons) ends the graph."""
+
+    def __init__(self, obj: object, source: Source, referent: Value) -> None:
+        super().__init__(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
+        self.referent = referent
+
+    def tp_getattro(self, t: Tracer, name: str) -> Value:
+        return protocol.getattr_(t, self.referent.realize(), name)
+
+    def tp_setattro(self, t: Tracer, name: str, value: Value | None) -> None:
+        self.referent.realize().tp_setattro(t, name, value)
+
+    def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        if not isinstance(self.obj, weakref.CallableProxyType):
+            t.raise_(TypeError, "'weakref.ProxyType' object is not callable")
+        return t.call(self.referent.realize(), args, kwargs)
+
+    def tp_str(self, t: Tracer) -> Value:
+        return protocol.str_(t, self.referent.realize())
+
+    def tp_iter(self, t: Tracer) -> Value:
+        return protocol.iter_(t, self.referent.realize())
+
+    def nb_bool(self, t: Tracer) -> Value:
+        return t.make(protocol.truth(t, self.referent.realize()))
+
+    def sq_length(self, t: Tracer) -> Value:
+        return protocol.length(t, self.referent.realize())
+
+    def mp_subscript(self, t: Tracer, key: Value) -> Value:
+        return protocol.getitem(t, self.referent.realize(), key)
+
+
 @wraps(weakref.ProxyType, weakref.CallableProxyType)
 def _wrap_proxy(t: Tracer, obj: object, source: Source) -> Value:
     t.guard(TypeIs(source, type(obj)))
-    return StandInValue(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
+    try:
+        referent = stands_for(obj)
+    except (ReferenceError, LookupError):
+        return StandInValue(obj, source, "attribute-unsupported", value="weak proxy", name="what it stands for")
+    return ProxyValue(obj, source, t.wrap(referent, ApplySource(source, stands_for)))
 
 
 @wraps(weakref.ref, weakref.KeyedRef)
