@@ -37,6 +37,7 @@ from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import specialized
+from fxjit.frontend.values.marked_calls import call_marked
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import IdIs
 from fxjit.homes import module_of, name_with_module, package_of
@@ -80,7 +81,7 @@ def _by_verdict(fn: Any) -> Handler | None:
         return None if stand_in is None or stand_in is fn else Substitute(stand_in)
     if verdict is Verdict.GRAPH:
         if rule.startswith("marked"):
-            return lambda t, args, kwargs: call_in_graph(t, fn, args, kwargs)
+            return lambda t, args, kwargs: call_marked(t, fn, args, kwargs)
         return lambda t, args, kwargs: _call_or_trace(t, fn, args, kwargs)
     if verdict is Verdict.CONSTANT:
         read = _real if rule.startswith("marked") else _plain
