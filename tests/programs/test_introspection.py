@@ -455,3 +455,11 @@ def test_the_signature_of_a_function_whose_defaults_changed_before():
         return scaled(x), str(inspect.signature(scaled))
 
     assert_same_as_eager(run, torch.ones(3), fullgraph=False)
+
+
+def test_types_of_callables_and_the_module_of_a_device():
+    def run(x):
+        made = (typing.Callable[[int], str], typing.Callable[..., int], typing.Tuple[int, ...], typing.Literal["a", 3])  # noqa: UP006
+        return x + 1, str(made), torch.get_device_module("cpu") is torch.cpu
+
+    assert_same_as_eager(run, torch.ones(3), fullgraph=True, breaks=0)

@@ -18,7 +18,8 @@ def scaled(y, **options):
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("fn", [
     lambda y: torch.zeros(3).random_(**{"from": -10, "to": 10}) + y, lambda y: torch.zeros(3).uniform_(**{"from": -1.0}) + y,
-    lambda y: torch.zeros(3).uniform_(**{"to": 1.0, "from": -2.0}) + y, lambda y: torch.ops.aten.uniform(y, **{"from": -1.0}) + y,
+    lambda y: torch.zeros(3).uniform_(**{"to": 1.0, "from": -2.0}) + y,
+    lambda y: torch.ops.aten.uniform(y, **{"from": -1.0}) + y,
     lambda y: scaled(y, **{"class": 3, "other": y}),
 ])
 def test_words_as_names(fn, backend):

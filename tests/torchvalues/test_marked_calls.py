@@ -34,7 +34,8 @@ class Unknown(Point):
     pass
 
 
-pytree.register_pytree_node(Point, lambda point: ((point.first, point.second), point.tag), lambda parts, tag: Point(*parts, tag))
+pytree.register_pytree_node(
+    Point, lambda point: ((point.first, point.second), point.tag), lambda parts, tag: Point(*parts, tag))
 
 
 @fxjit.allow_in_graph
@@ -60,7 +61,8 @@ def changed(x, point):
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize(("fn", "given"), [
     (lambda x, pair: of_pair(pair) + x, Pair(x, y)), (lambda x, y: of_pair(Pair(x, y, 4)), y),
-    (lambda x, point: (of_point(point), point.first), Point(x, y)), (lambda x, point: of_point(more=x, point=point), Point(x, y)),
+    (lambda x, point: (of_point(point), point.first), Point(x, y)),
+    (lambda x, point: of_point(more=x, point=point), Point(x, y)),
     (lambda x, y: of_point(Point(x, y, "q")), y), (changed, Point(x, y)),
     (lambda x, point: of_containers([point, Point(x, x)], {"a": point, "b": x}), Point(x, y)),
     (lambda x, number: Point(number, 1).shifted(x), 42),

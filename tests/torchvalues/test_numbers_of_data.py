@@ -161,3 +161,15 @@ def test_a_scaler_leaves_out_the_step_of_gradients_that_are_not_finite(backend):
 
     fxjit.reset()
     torch.testing.assert_close(parameters(lambda step: fxjit.compile(step, backend=backend)), parameters(lambda step: step))
+
+
+def test_truths_of_numbers_that_are_passed_on_and_lists_of_sizes_that_vary():
+    """`bool(x.item())` that nothing decides on, and `x.tolist()` of a tensor whose size varies, where scalars are captured."""
+    with fxjit.config.patch(capture_scalar_outputs=True):
+        for given in (torch.tensor([0.5]), torch.tensor([0]), torch.tensor([True])):
+            compiled = fxjit.compile(lambda x: (x + 1, bool(x.item()), bool(x)), backend="eager", fullgraph=True)
+            assert compiled(given)[1:] == (bool(given), bool(given)) and compiled(given * 0)[1:] == (False, False)
+        doubled = fxjit.compile(lambda x: [x.tolist() * 2], backend="eager", fullgraph=True)
+        for size in (2, 3, 4):
+            x = torch.arange(size * 2).reshape(size, 2)
+            assert doubled(x) == [x.tolist() * 2]

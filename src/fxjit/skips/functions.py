@@ -29,7 +29,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch._utils._get_available_device_type torch._prims_common.is_boolean_dtype",
             "torch._prims_common.is_integer_dtype torch._prims_common.is_float_dtype torch._prims_common.is_complex_dtype",
             "torch.overrides.is_tensor_method_or_property torch.nn.functional._get_softmax_dim importlib.util.find_spec",
-            "platform.system platform.machine platform.python_version",
+            "platform.system platform.machine platform.python_version torch.get_device_module.__wrapped__",
         ),
     ),
     # Functions of torch that are put in the graph although their module says otherwise

@@ -192,7 +192,8 @@ def _tolist(t: Tracer, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value
         return _nested(t, constant.tolist())
     if tensor.fake.dim() == 0:
         return as_number(t, tensor, "item", defers=True)
-    if not t.break_points.captures_scalars or not isinstance(tensor.fake.shape[0], int):
+    size = tensor.fake.shape[0]  # which iterating fixes, where the data alone do not say it
+    if not t.break_points.captures_scalars or (isinstance(size, torch.SymInt) and size.node.hint is None):
         t.break_("data-item", function="Tensor.tolist")
     return ListValue([protocol.call_method(t, row, "tolist") for row in protocol.unpack(t, tensor)])
 

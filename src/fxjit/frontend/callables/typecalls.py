@@ -27,7 +27,8 @@ from fxjit.frontend.values.random_values import RandomValue
 from fxjit.frontend.values.ranges import RangeValue, SliceValue, as_index
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.sets import SetValue, set_part
-from fxjit.frontend.values.tensor import TensorValue
+from fxjit.frontend.values.symscalar import SymValue
+from fxjit.frontend.values.tensor import GivenTensor, TensorValue
 from fxjit.frontend.values.wrapped import StaticMethodValue
 
 # -- numbers and text -------------------------------------------------------------------------------------------
@@ -41,11 +42,14 @@ def _is_none(value: Value) -> bool:
 def bool_(t: Tracer, value: Value | None = None) -> Value:
     if value is None:
         return t.make(False)
-    if type(value) is TensorValue and t.break_points.captures_scalars and tensor_methods.known_item(value) is None:
+    plain = type(value) in (TensorValue, GivenTensor)
+    if isinstance(value, TensorValue) and plain and t.break_points.captures_scalars and tensor_methods.known_item(value) is None:
         number = tensor_methods.as_number(t, value, "item")
         return number if number.pytype() is bool else protocol.compare(t, "!=", number, t.make(0))
     if (later := deferred_numbers.truth(t, value)) is not None:
         return later
+    if isinstance(value, SymValue) and value.depends_on_data():  # and may never be decided on
+        return value if value.pytype() is bool else protocol.compare(t, "!=", value, t.make(0))
     answer = value.nb_bool(t)
     return answer if answer.is_constant() or answer.node is not None else t.make(protocol.truth(t, answer))
 

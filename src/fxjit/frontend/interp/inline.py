@@ -33,11 +33,11 @@ from fxjit.frontend.values.concrete import NotConcrete, concrete
 from fxjit.frontend.values.functions import FunctionValue
 from fxjit.frontend.values.fxjit_callables import compile_in_trace, other_compilers_manager
 from fxjit.frontend.values.mapping import DictValue
+from fxjit.frontend.values.marked_calls import call_marked
 from fxjit.frontend.values.namespaces import namespace_value
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue
 from fxjit.frontend.values.tensor_methods import specialized
-from fxjit.frontend.values.marked_calls import call_marked
 from fxjit.frontend.values.torchfn import call_in_graph
 from fxjit.guards.kinds import IdIs
 from fxjit.homes import module_of, name_with_module, package_of

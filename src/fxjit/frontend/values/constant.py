@@ -26,6 +26,7 @@ from fxjit.frontend.bytecode.versions import ALIAS_TYPES
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import descriptors, protocol
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Raised, Rebuilder, Value, _NotImplemented
+from fxjit.frontend.values.concrete import concrete, is_concrete
 from fxjit.frontend.values.iteration import SequenceIteratorValue
 from fxjit.frontend.values.traits import LateText
 from fxjit.frontend.values.wrap import wraps, wraps_if
@@ -184,8 +185,8 @@ class ConstantValue(Value):
             if all(part is not None and part.is_constant() for part in parts):
                 where = slice(*[part.as_constant() for part in parts])
                 return protocol.fold(t, lambda: self.obj[where])  # type: ignore[index]  # the same
-        if isinstance(self.obj, (*_TYPING, types.GenericAlias, re.Match)) and key.is_constant():
-            return protocol.fold(t, lambda: self.obj[key.as_constant()])  # type: ignore[index]  # fold raises what that raises
+        if isinstance(self.obj, (*_TYPING, types.GenericAlias, re.Match)) and is_concrete(key):  # `Callable[[int], int]`
+            return protocol.fold(t, lambda: self.obj[concrete(key)])  # type: ignore[index]  # fold raises what that raises
         return super().mp_subscript(t, key)
 
     def tp_call(self, t: Tracer, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

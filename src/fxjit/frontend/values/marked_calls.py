@@ -66,9 +66,11 @@ def _taken_apart(t: Tracer, value: Value, parts: list[Value]) -> _Recipe:
         return lambda left: {key: recipe(left) for key, recipe in named.items()}
     if kind in _REGISTRY:
         return _of_registered(t, value, parts)
-    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen and all(each.init for each in dataclasses.fields(kind)):
-        fields = {each.name: _taken_apart(t, protocol.getattr_(t, value, each.name), parts) for each in dataclasses.fields(kind)}
-        return lambda left: kind(**{name: recipe(left) for name, recipe in fields.items()})
+    parameters = getattr(kind, "__dataclass_params__", None)
+    fields = dataclasses.fields(kind) if parameters is not None and parameters.frozen else ()
+    if fields and all(each.init for each in fields):
+        given = {each.name: _taken_apart(t, protocol.getattr_(t, value, each.name), parts) for each in fields}
+        return lambda left: kind(**{name: recipe(left) for name, recipe in given.items()})
     t.break_("not-a-graph-argument", value=value.describe())
 
 
