@@ -43,7 +43,8 @@ def bool_(t: Tracer, value: Value | None = None) -> Value:
     if value is None:
         return t.make(False)
     plain = type(value) in (TensorValue, GivenTensor)
-    if isinstance(value, TensorValue) and plain and t.break_points.captures_scalars and tensor_methods.known_item(value) is None:
+    plain = plain and t.break_points.captures_scalars
+    if plain and isinstance(value, TensorValue) and tensor_methods.known_item(value) is None:
         number = tensor_methods.as_number(t, value, "item")
         return number if number.pytype() is bool else protocol.compare(t, "!=", number, t.make(0))
     if (later := deferred_numbers.truth(t, value)) is not None:
