@@ -23,12 +23,29 @@ from typing import Any
 from fxjit.homes import imported_module, module_of
 
 from . import api, config, dropin, stance, torch_private
+from .arguments import is_tensor
 from .backends import registry
 from .errors import ConfigError, displayed, near
 from .options import region_options
 from .replacements import Replacements, callers_globals, copy_of, innermost, is_torchs, wrapper_codes
 
 _replaced = Replacements()
+
+
+def _of_dimensions_there(mark: Callable[..., None]) -> Callable[..., None]:
+    """torch's form of a mark, which takes dimensions that the tensor does not have, to no effect; ours is told of the others."""
+
+    @functools.wraps(mark)
+    def run(t: Any, index: int | Sequence[int], **limits: Any) -> None:
+        if is_tensor(t) and isinstance(index, (int, list, tuple)):
+            wanted = [index] if isinstance(index, int) else list(index)
+            index = [each for each in wanted if not isinstance(each, int) or -t.dim() <= each < t.dim()]
+            if len(index) < len(wanted):
+                warnings.warn(f"{mark.__name__}: the tensor has {t.dim()} dimensions, and not all of {wanted}.", stacklevel=2)
+        mark(t, index, **limits)
+
+    return run
+
 
 # Name in torch.compiler and torch._dynamo -> ours.
 _SHARED: Mapping[str, Any] = {
@@ -51,10 +68,10 @@ _DYNAMO_ONLY: Mapping[str, Any] = {
     "disallow_in_graph": api.disallow_in_graph,
     "forbid_in_graph": api.forbid_in_graph,
     "error_on_graph_break": api.error_on_graph_break,
-    "mark_dynamic": api.mark_dynamic,
-    "maybe_mark_dynamic": api.maybe_mark_dynamic,
+    "mark_dynamic": _of_dimensions_there(api.mark_dynamic),
+    "maybe_mark_dynamic": _of_dimensions_there(api.maybe_mark_dynamic),
     "mark_static": api.mark_static,
-    "mark_unbacked": api.mark_unbacked,
+    "mark_unbacked": _of_dimensions_there(api.mark_unbacked),
     "lookup_backend": registry.lookup_backend,
 }
 

@@ -225,3 +225,23 @@ def test_the_stance_that_compiles_at_the_second_call_has_two_names():
             for graphs in (0, 1, 1):
                 torch.testing.assert_close(compiled(X, X.T), scaled_sines(X, X.T))
                 assert fxjit.counters["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize("name", ["mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"])
+def test_marks_of_dimensions_that_are_not_there(name):
+    """As in torch they have no effect, those beside them do; fxjit's own functions raise."""
+    if name == "mark_unbacked":
+        from torch._dynamo.decorators import mark_unbacked as mark
+    else:
+        mark = getattr(torch._dynamo, name)
+    fxjit.install()
+    with pytest.warns(UserWarning, match="the tensor has 0 dimensions"):
+        mark(torch.tensor(1.0), 0)
+    x = torch.ones(4, 2)
+    with pytest.warns(UserWarning, match="the tensor has 2 dimensions"):
+        mark(x, [0, 3])
+    compiled = torch.compile(lambda x: x * 2, backend="eager")
+    for rows in (4, 5, 6):
+        given = x if rows == 4 else torch.ones(rows, 2)
+        torch.testing.assert_close(compiled(given), given * 2)
+    assert fxjit.counters["stats"]["unique_graphs"] == 1
