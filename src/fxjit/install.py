@@ -33,7 +33,7 @@ _replaced = Replacements()
 
 
 def _of_dimensions_there(mark: Callable[..., None]) -> Callable[..., None]:
-    """torch's form of a mark, which takes dimensions that the tensor does not have, to no effect; ours is told of the others."""
+    """torch's form of a mark: dimensions that the tensor does not have are taken, to no effect. Ours is told of the others."""
 
     @functools.wraps(mark)
     def run(t: Any, index: int | Sequence[int], **limits: Any) -> None:
