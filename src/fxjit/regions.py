@@ -330,7 +330,26 @@ def _outside() -> str | None:
         return "torch.fx.symbolic_trace"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward differentiation"
+    included = _included_keys()  # by `jacobian(vectorize=True)`, or by a library for its own
+    if included is not None and included().raw_repr() & ~_usual_keys():
+        return "a dispatch key of the program's"
     return _FUNCTION_MODE if _under_a_mode(torch) else None
+
+
+@functools.cache
+def _included_keys() -> Callable[[], Any] | None:
+    """Torch's function that says which dispatch keys this thread includes."""
+    return torch_private.get_or("torch._C._dispatch_tls_local_include_set", None)  # type: ignore[no-any-return]  # by its name
+
+
+@functools.cache
+def _usual_keys() -> int:
+    """The dispatch keys, as bits, that a thread includes for all operators."""
+    torch: Any = importlib.import_module("torch")
+    kinds = torch._C.DispatchKey
+    usual = (torch._C.DispatchKeySet(each) for each in (kinds.BackendSelect, kinds.ADInplaceOrView))
+    bits: int = functools.reduce(operator.or_, (each.raw_repr() for each in usual))
+    return bits
 
 
 _FUNCTION_MODE: Final = "a mode of __torch_function__"

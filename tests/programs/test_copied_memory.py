@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import assert_same_as_eager
 
 import fxjit
 
@@ -53,3 +54,13 @@ def test_memory_of_copies(first: str, program: Any):
             except RuntimeError as error:
                 found.append([type(error).__name__])
         assert found[1] == found[0], name
+
+
+def test_a_deep_copy_has_a_copy_of_the_gradient() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        made = torch.zeros(3)
+        made.grad = x.clone()
+        copied = copy.deepcopy(made)
+        return copied.grad, copied.grad is made.grad, copy.deepcopy(x).grad
+
+    assert_same_as_eager(fn, torch.ones(3), fullgraph=False)

@@ -61,3 +61,32 @@ def test_keywords_of_the_reentrant_kind():
     fxjit.reset()
     with pytest.raises(ValueError, match="Unexpected keyword arguments: min"):
         fxjit.compile(call, backend="eager")(torch.randn(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("action", ["always", "error", "ignore"])
+def test_what_is_said_of_a_checkpoint_that_does_not_choose_its_kind(action):
+    def call(x):
+        return checkpoint(torch.sin, x)
+
+    fxjit.reset()
+    told = []
+    for fn in (call, fxjit.compile(call, backend="eager")):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter(action)
+            try:
+                fn(torch.randn(3, requires_grad=True))
+            except UserWarning as error:
+                given.append(error)
+        told.append([str(getattr(each, "message", each)) for each in given])
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("options", [{"debug": True}, {"context_fn": lambda: None}])
+def test_what_the_reentrant_kind_does_not_take(assert_same_as_eager, options):
+    def call(x):
+        try:
+            return checkpoint(torch.sin, x, use_reentrant=True, **options)
+        except ValueError as error:
+            return str(error), x + 1
+
+    assert_same_as_eager(call, torch.randn(3, requires_grad=True))

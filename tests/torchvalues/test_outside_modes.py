@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.differential import assert_same
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._vmap_internals import _vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -144,6 +145,7 @@ STATES: dict[str, Callable[[Fn, torch.Tensor], Any]] = {
     "vmap": lambda fn, x: torch.func.vmap(fn)(x.reshape(2, 2)),
     "grad": lambda fn, x: torch.func.grad(lambda y: fn(y).sum())(x),
     "jvp": lambda fn, x: torch.func.jvp(fn, (x,), (torch.ones_like(x),)),
+    "the older vmap": lambda fn, x: _vmap(fn)(x.reshape(2, 2)),
     "functionalize": lambda fn, x: torch.func.functionalize(fn)(x),
     "forward differentiation": lambda fn, x: torch.autograd.functional.jvp(fn, x, torch.ones_like(x)),
     "dispatch disabled": within(torch._C._DisableTorchDispatch),
@@ -322,3 +324,52 @@ def test_frames_that_are_traced_symbolically_run_as_they_stand() -> None:
     with torch.no_grad():
         assert_same(traces(torch.ones(2, 4)), fxjit.compile(traces, backend="eager")(torch.ones(2, 4)))
     assert sum(fxjit.counters["graph_break"].values()) == 1, "at the call of symbolic_trace"
+
+
+def test_backwards_of_functions_in_vectorized_jacobians() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x * gradient
+
+    def fn(x: torch.Tensor) -> Any:
+        return torch.autograd.functional.jacobian(Square.apply, x, vectorize=True)
+
+    fxjit.reset()
+    x = torch.rand(3, requires_grad=True)
+    for _ in range(2):
+        assert_same(fn(x), fxjit.compile(fn, backend="eager")(x))
+
+
+def test_a_kernel_for_a_key_that_the_program_includes() -> None:
+    library = torch.library.Library("_", "IMPL")
+    name = "TESTING_ONLY_GenericMode"
+    key = torch._C._parse_dispatch_key(name)
+    seen: list[str] = []
+
+    def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(str(op))
+        with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set().remove(key),
+                                             torch._C._dispatch_tls_local_exclude_set()):
+            return op(*args, **kwargs)
+
+    def smoothed(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) + 1
+
+    library.fallback(fallback, name)
+    try:
+        seen_by = []
+        for fn in (smoothed, fxjit.compile(smoothed, backend="eager")):
+            seen.clear()
+            with torch._C._IncludeDispatchKeyGuard(key):
+                fn(torch.ones(3))
+            seen_by.append([each for each in seen if "ones" not in each and "fill" not in each])
+        assert seen_by[0] == seen_by[1]
+    finally:
+        library._destroy()

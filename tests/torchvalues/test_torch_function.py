@@ -4,6 +4,7 @@ and a subclass's own is never called while tracing."""
 from __future__ import annotations
 
 import typing
+from typing import Any
 
 import pytest
 import torch
@@ -362,3 +363,51 @@ def test_texts_of_functions(monkeypatch):
     compiled = fxjit.compile(given, backend="eager")
     for fn in (naming, shown_by_the_program, lambda x: x):
         assert compiled(torch.ones(2), fn)[1:] == given(torch.ones(2), fn)[1:]
+
+
+class Carries(torch.Tensor):
+    """Gives back its own class, made anew."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        super().__init__()
+        self.data_within = data
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*(arg.data_within if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))
+        return cls(out) if isinstance(out, torch.Tensor) else out
+
+
+class AsGiven(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_a_function_that_gives_its_argument_back_keeps_the_class(made_inside: bool) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        given = Carries(x) if made_inside else x
+        result = AsGiven.apply(given)
+        return type(result) is Carries, result is given
+
+    x = torch.ones(3)
+    fxjit.reset()
+    made = x if made_inside else Carries(x)
+    assert fxjit.compile(fn, backend="eager")(made) == fn(made) == (True, False)
+
+
+def test_the_state_is_read_as_the_program_set_it() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        states = [torch._C._get_torch_function_state()]
+        for off in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):
+            with off():
+                states.append(torch._C._get_torch_function_state())
+        return x + 1, [str(state) for state in states]
+
+    fxjit.reset()
+    assert fxjit.compile(fn, backend="eager")(torch.ones(3))[1] == fn(torch.ones(3))[1]

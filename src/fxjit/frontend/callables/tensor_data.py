@@ -25,7 +25,7 @@ from fxjit.frontend.values.numpy_numbers import ComputedNumber, with_known_scala
 from fxjit.frontend.values.sequence import ListValue, TupleValue
 from fxjit.frontend.values.symscalar import SymValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
-from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, is_given
+from fxjit.frontend.values.torchfn import Args, Kwargs, call_in_graph, first_argument, is_given
 from fxjit.frontend.values.traits import LateIndex
 from fxjit.homes import name_with_module
 
@@ -83,7 +83,7 @@ def _dtype_and_device(kwargs: Kwargs) -> dict[str, Value]:
 
 @handles(torch.tensor)
 def _tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    data = _from_array(t, args[0] if args else kwargs["data"], only_read=True)
+    data = _from_array(t, first_argument(t, torch.tensor, args, kwargs, "data"), only_read=True)
     if isinstance(data, TensorValue):
         copy = t.emit("clone", [t.emit("detach", [data])])
         wanted = _dtype_and_device(kwargs)

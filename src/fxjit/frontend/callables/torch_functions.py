@@ -23,12 +23,12 @@ from fxjit.frontend.values.calls import Handler, Stage, handles, pass_on, resolv
 from fxjit.frontend.values.contexts import autocast_opened
 from fxjit.frontend.values.sequence import TupleValue
 from fxjit.frontend.values.tensor import TensorValue, tensors_in
-from fxjit.frontend.values.torchfn import call_in_graph
+from fxjit.frontend.values.torchfn import call_in_graph, first_argument
 from fxjit.guards.kinds import ConstIs
 from fxjit.guards.source import CallSource, ConstSource
 from fxjit.homes import module_of, name_with_module, package_of
 from fxjit.tensor_wrappers import storages
-from fxjit.torch_private import optional
+from fxjit.torch_private import get, optional
 
 # -- which C functions are operators -------------------------------------------------------------------------------
 
@@ -176,6 +176,14 @@ def _is_function_all_disabled(t: Tracer, args: list[Value], kwargs: dict[str, Va
     return t.make(torch._C.DisableTorchFunction in overrides.disabled_by(t))
 
 
+@handles(optional("torch._C._get_torch_function_state"))
+def _function_state(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    states, off = get("torch._C._TorchFunctionState"), overrides.disabled_by(t)
+    if not off:
+        return t.make(states.ENABLED)
+    return t.make(states.ALL_DISABLED if torch._C.DisableTorchFunction in off else states.SUBCLASSES_DISABLED)
+
+
 @handles(optional("torch._C._is_torch_function_mode_enabled"))
 def _is_function_mode_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return t.make(bool(overrides.entered_modes(t)))
@@ -287,18 +295,19 @@ for _fn in _FACTS:
 
 @handles(torch.is_tensor)
 def _is_tensor(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    obj = args[0] if args else kwargs["obj"]
+    obj = first_argument(t, torch.is_tensor, args, kwargs, "obj")
     return t.make(issubclass(obj.pytype(), torch.Tensor))
 
 
 @handles(torch.is_storage)
 def _is_storage(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.make(args[0].pytype() in torch_private.get("torch._storage_classes"))
+    obj = first_argument(t, torch.is_storage, args, kwargs, "obj")
+    return t.make(obj.pytype() in torch_private.get("torch._storage_classes"))
 
 
 @handles(torch.numel)
 def _numel(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return protocol.call_method(t, args[0] if args else kwargs["input"], "numel")
+    return protocol.call_method(t, first_argument(t, torch.numel, args, kwargs, "input"), "numel")
 
 
 @handles(torch.nn.functional.one_hot)
@@ -312,12 +321,12 @@ def _one_hot(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(torch.is_distributed)
 def _is_distributed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return protocol.call_method(t, args[0] if args else kwargs["input"], "is_distributed")
+    return protocol.call_method(t, first_argument(t, torch.is_distributed, args, kwargs, "input"), "is_distributed")
 
 
 @handles(torch.is_nonzero)
 def _is_nonzero(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return t.call(t.make(bool), args or [kwargs["input"]], None)
+    return t.call(t.make(bool), args or [first_argument(t, torch.is_nonzero, args, kwargs, "input")], None)
 
 
 @handles(torch.allclose)

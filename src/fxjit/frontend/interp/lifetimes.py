@@ -58,7 +58,7 @@ def kept_alive(machine: Machine, live: frozenset[str] | set[str], cause: BreakGr
     own += machine.t.ends.holders_of(machine, unread, referred)
     if machine.parent is not None:  # others hold most of what it has
         return frozenset([*own, *(name for name in unread if _gets_an_end(machine.locals[name], given))])
-    return frozenset([*own, *(name for name in unread if _end_is_seen(machine.locals[name], given))])
+    return frozenset([*own, *(name for name in unread if _end_is_seen(machine.locals[name], given, modules=True))])
 
 
 def looked_at_afterwards(machine: Machine, live: frozenset[str] | set[str], cause: BreakGraph | None) -> frozenset[str]:
@@ -92,7 +92,8 @@ def _gets_an_end(value: Value, given: set[int]) -> bool:
     return _is_finalized(value.pytype())
 
 
-def _end_is_seen(value: Value, given: set[int]) -> bool:
+def _end_is_seen(value: Value, given: set[int], modules: bool = False) -> bool:
+    """`modules`: whether those count. Hooks of gradients that a call of one sets have weak references to it."""
     if (not isinstance(value.source, LocalSource) and id(value) not in given) or isinstance(value, Alternatives):
         return False
     kind = type(value.peek()) if isinstance(value, Lazy) and value.realized is None else value.realize().pytype()
@@ -102,8 +103,8 @@ def _end_is_seen(value: Value, given: set[int]) -> bool:
         # A trace that has used it has made references of torch's own, for its fake tensor.
         is_used = not isinstance(value, Lazy) or value.realized is not None
         return is_referred_to(_object(value), _is_made_for_traces if is_used else _has_fxjit_callback)
-    if issubclass(kind, torch.nn.Module):  # the hooks of gradients that a call of it sets have weak references to it
-        return True
+    if issubclass(kind, torch.nn.Module):
+        return modules
     return kind not in _UNSEEN and not issubclass(kind, ModuleType) and not is_of_torch(kind)
 
 

@@ -275,8 +275,8 @@ def _has_attributes(x: Any) -> Any:
 
 
 def _deep_tensor(x: Any) -> Any:
-    if type(x) is not torch.Tensor or x.requires_grad or x._is_view() or _has_attributes(x):  # of views, all memory is copied
-        return _needs_eager(x)
+    if type(x) is not torch.Tensor or x.requires_grad or x._is_view() or _has_attributes(x) or x.grad is not None:
+        return _needs_eager(x)  # of views, all memory is copied
     return x.clone().detach()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.attention.flex_attention
@@ -94,15 +95,25 @@ def _call_checkpointed(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -
     return Recomputed(t, t.steps, function, given, kwargs).call()
 
 
+#: What torch says of a checkpoint that does not choose its kind, as long as it has a default.
+_ASKS_FOR_A_KIND: Final[str | None] = next(
+    (text for text in inspect.unwrap(torch.utils.checkpoint.checkpoint).__code__.co_consts
+     if isinstance(text, str) and "the use_reentrant parameter should be passed" in text), None)
+
+
 @polyfill(torch.utils.checkpoint.checkpoint)
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, context_fn: Any = None,
                determinism_check: str = "default", debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
     """The call itself: what is kept for the backward is decided by whoever compiles the graph."""
     kwargs.pop("preserve_rng_state", None)
+    if use_reentrant is None and _ASKS_FOR_A_KIND is not None:
+        warnings.warn(_ASKS_FOR_A_KIND, stacklevel=2)
     if use_reentrant is False:
         return call_checkpointed(function, *args, **kwargs)
     if kwargs:
-        raise ValueError("Deoptimization keyword arguments: " + ",".join(kwargs))
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    if (context_fn is not None and context_fn is not torch.utils.checkpoint.noop_context_fn) or debug is not False:
+        raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
     if not torch.is_grad_enabled() or any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
         return call_checkpointed(function, *args)
     warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)

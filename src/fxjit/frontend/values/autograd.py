@@ -185,11 +185,17 @@ def _forward(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> tuple[Val
     ctx.end_forward(t)
     passed_on = [arg for arg in given if isinstance(arg, TensorValue) and arg not in ctx.dirty]
     if result in passed_on:
-        result = t.emit("view_as", [result, result])
+        result = _view_of(t, result)
     elif issubclass(result.pytype(), tuple) and any(item in passed_on for item in protocol.unpack(t, result)):
-        result = TupleValue([t.emit("view_as", [item, item]) if item in passed_on else item
-                             for item in protocol.unpack(t, result)])
+        result = TupleValue([_view_of(t, item) if item in passed_on else item for item in protocol.unpack(t, result)])
     return result, ctx
+
+
+def _view_of(t: Tracer, tensor: Value) -> Value:
+    """All of the tensor, of what its class makes of that."""
+    if tensor.pytype() is torch.Tensor:
+        return t.emit("view_as", [tensor, tensor])
+    return t.call(protocol.getattr_(t, tensor, "view_as"), [tensor], None)
 
 
 def _rehearse(t: Tracer, owner: Value, cls: Any, given: list[Value]) -> TracedFunction:

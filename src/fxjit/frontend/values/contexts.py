@@ -316,6 +316,8 @@ _no_grad_class(torch.enable_grad, True)
 @handles(torch.set_grad_enabled)
 def _set_grad_enabled(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Takes effect when it is called; the manager only restores."""
+    if len(args) + len(kwargs) != 1:
+        t.raise_(TypeError, "set_grad_enabled() takes one argument")
     mode = known(t, "set_grad_enabled", *args, **kwargs)[0]
     previous = torch.is_grad_enabled()
     set_grad_mode(t, bool(mode))

@@ -83,8 +83,8 @@ def _wrap_generator(t: Tracer, obj: torch.Generator, source: Source) -> Value:
 @handles(torch.Generator)
 def _make_generator(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given, named = known_arguments(t, "torch.Generator", args, kwargs)
-    if any(isinstance(each, (StepResult, Source)) or torch.device(each) != _CPU for each in (*given, *named.values())) or (
-            set(named) - {"device"}):
+    wanted = [*given, *named.values()]
+    if len(wanted) > 1 or set(named) - {"device"} or any(each not in ("cpu", _CPU) for each in wanted):
         refuse(t, "torch.Generator")
     at = step(t, torch.Generator, given, named, may_fail=False)
     return TorchRngValue(t.rng_steps.example(at), RandomSource(at))

@@ -139,6 +139,13 @@ def _as_target(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def first_argument(t: Tracer, fn: Callable[..., Any], args: Args, kwargs: Kwargs, name: str) -> Value:
+    """The first argument, which may be given by its name; without one the call raises."""
+    if args:
+        return args[0]
+    return kwargs[name] if name in kwargs else call_in_graph(t, fn, args, kwargs)
+
+
 def is_given(kwargs: Kwargs, name: str) -> bool:
     """Whether the keyword argument has a value that is not None."""
     value = kwargs.get(name)
