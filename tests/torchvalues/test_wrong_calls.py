@@ -14,7 +14,7 @@ CALLS = [
     "torch.tensor()", "x.new_tensor()", "torch.is_tensor()", "torch.is_storage()", "torch.numel()", "torch.is_distributed()",
     "torch.is_nonzero()", "torch.set_grad_enabled()", "torch.set_grad_enabled(True, 2)", "torch.Generator('cpu', 1)",
     "torch.Generator(device=3, foo=2)", "torch.Generator('nowhere')", "torch.cond()", "torch.cond(x.sum() > 0, torch.sin)",
-    "torch.cond(True, torch.sin, torch.cos, (x,), foo=1)", "torch.while_loop()", "torch.as_tensor()", "torch.full((2,))",
+    "torch.while_loop()", "torch.as_tensor()", "torch.full((2,))",
     "torch.einsum()", "torch.no_grad(1, 2)", "torch.autocast()", "torch.device()", "torch.Size(3)", "torch.Tensor.add()",
     "torch.nn.functional.one_hot()", "torch.func.grad()", "torch.autograd.grad()", "torch.utils.checkpoint.checkpoint()",
 ]

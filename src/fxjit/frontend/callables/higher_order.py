@@ -170,7 +170,7 @@ def _named(t: Tracer, name: str, names: Sequence[str], args: Sequence[Value], kw
            needed: int) -> dict[str, Value]:
     """The arguments by their names, of which the first `needed` must be there; torch says what is wrong with others."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if len(given) < len(args) + len(kwargs) or not {*names[:needed]} <= given.keys() <= {*names}:
+    if len(given) < len(args) + len(kwargs) or not given.keys() >= {*names[:needed]}:
         t.break_("call-higher-order", function=name, why="it is called with other arguments than it takes")
     return given
 
