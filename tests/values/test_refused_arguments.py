@@ -58,3 +58,26 @@ def test_a_missing_argument():
         return x + 1, list(itertools.combinations([1, 2]))  # type: ignore[call-overload]  # what is looked at
 
     assert repr(outcome(fxjit.compile(program, backend="eager"), (torch.ones(2),))) == repr(outcome(program, (torch.ones(2),)))
+
+
+CONTAINERS = {"list": [1, 2], "dict": {1: 2}, "set": {1}, "tuple": (1, 2), "deque": collections.deque([1])}
+METHODS = ("__add__", "__iadd__", "__mul__", "__setitem__", "__delitem__", "__eq__", "__lt__", "__len__", "__iter__", "__or__")
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2, 3)], ids=["none", "three"])
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+def test_special_methods_with_another_number_of_arguments(container: Any, arguments: tuple[int, ...]):
+    def program(x: torch.Tensor, given: Any) -> Any:
+        refused = []
+        for name in METHODS:
+            method = getattr(given, name, None)
+            if method is not None:
+                try:
+                    method(*arguments)
+                except TypeError as error:
+                    refused.append(f"{name}: {error}")
+        return x + 1, refused
+
+    theirs = outcome(program, (torch.ones(2), container))
+    assert len(theirs[1]) >= 3
+    assert repr(outcome(fxjit.compile(program, backend="eager", fullgraph=True), (torch.ones(2), container))) == repr(theirs)

@@ -46,9 +46,14 @@ _HARMLESS: Final = frozenset({functools.reduce, itertools.repeat, itertools.zip_
 _EMPTY: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, collections.deque, collections.OrderedDict)
 
 
+def refused_by_method(cls: type, name: str, count: int, names: Iterable[str]) -> str | None:
+    """In what words a builtin type's method refuses this many arguments and these names; None where it may take them."""
+    return refusal(getattr(cls(), name), count, names) if cls in _EMPTY else None
+
+
 def refuse_arguments(t: Tracer, receiver: Value, name: str, count: int, names: Iterable[str], problem: str) -> NoReturn:
     cls = receiver.pytype()
-    text = refusal(getattr(cls(), name), count, names) if cls in _EMPTY else None
+    text = refused_by_method(cls, name, count, names)
     owner = next((each for each in cls.__mro__ if name in namespace_of(each)), cls)
     t.raise_(TypeError, text or f"{owner.__name__}.{name}() {problem}")
 

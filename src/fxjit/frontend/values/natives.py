@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fxjit.frontend.tracer import Tracer
 from fxjit.frontend.values import protocol
-from fxjit.frontend.values.arguments import misfit, refuse_arguments
+from fxjit.frontend.values.arguments import misfit, refuse_arguments, refused_by_method
 from fxjit.frontend.values.base import NOT_IMPLEMENTED, Rebuilder, Value, _NotImplemented
 from fxjit.frontend.values.calls import has_polyfill, resolve
 from fxjit.frontend.values.concrete import builtin_part, concrete, is_concrete
@@ -313,6 +313,9 @@ def call_on_constants(t: Tracer, receiver: Value, name: str, args: Sequence[Valu
         known, named = [concrete(arg) for arg in args], {key: concrete(arg) for key, arg in kwargs.items()}
         protocol.guard_conversions(t, [*known, *named.values()])
         return protocol.fold(t, lambda: method(*known, **named))
+    text = refused_by_method(receiver.pytype(), name, len(args), kwargs)
+    if text is not None:
+        t.raise_(TypeError, text)
     t.break_("call-builtin", function=f"{receiver.pytype().__name__}.{name}",
              args=", ".join(arg.describe() for arg in args))
 
