@@ -157,7 +157,7 @@ LAYERS: dict[str, set[str]] = {
     "replacements": {"homes"},
     "surface": {"errors", "replacements"},
     "dropin": LOW | {"profiler", "replacements", "surface"},
-    "install": LOW | {"api", "backends", "dropin", "explain", "module", "options", "replacements", "stance"},
+    "install": LOW | {"api", "arguments", "backends", "dropin", "explain", "module", "options", "replacements", "stance"},
     "bootstrap": {"install"},
     "testing": LOW | {"api", "backends"},
     "torch_compat": {"forks"},
