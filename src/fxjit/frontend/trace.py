@@ -282,8 +282,12 @@ class Trace:
         self._has_wrappers |= wrapper
         if not wrapper:
             given, given_source = graph_alias(tensor, source)
-        fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else writes.as_at_the_start(
-            self, given, lambda: self.policy.fake(given, source))
+        try:
+            fake, symbolic = fake_wrapper(self, self.policy, tensor, source) if wrapper else writes.as_at_the_start(
+                self, given, lambda: self.policy.fake(given, source))
+        except UNSUPPORTED:
+            self.break_("tensor-layout", type=type(tensor).__name__, layout=str(tensor.layout),
+                        why=f"torch has no fake tensors for it, on {tensor.device}")
         open_strides = fake.layout is torch.strided and any(isinstance(stride, torch.SymInt) for stride in fake.stride())
         self.has_symbols |= bool(symbolic) or open_strides
         spec = TensorSpec.of(tensor, dynamic_dims=symbolic, fake=fake if open_strides else None)
