@@ -93,6 +93,8 @@ def test_the_step_of_an_optimizer_that_schedulers_watch_is_in_the_graph(schedule
         graphs.append(gm)
         return gm.forward
 
+    fxjit.reset()
+    fxjit.counters.clear()
     actual = scheduled(schedulers, lambda fn: fxjit.compile(fn, backend=counting))
     assert all(map(torch.equal, actual, expected))
     assert not fxjit.counters["graph_break"]

@@ -42,5 +42,5 @@ class ClassRegistry(Generic[T]):
         self._rows[root] = provided
 
     def find(self, cls: type) -> T | None:
-        """The registration of the class, or of the first registered one that it derives from."""
-        return next((provided for root, provided in self._rows.items() if issubclass(cls, root)), None)
+        """The registration of the class, or of the first registered one that it derives from. Metaclasses are not asked."""
+        return next((provided for root, provided in self._rows.items() if type.__subclasscheck__(root, cls)), None)
